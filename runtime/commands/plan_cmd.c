@@ -132,9 +132,7 @@ static bool sums_all(const struct plan *plan)
     return has_tapes(plan) && chosen->zero == 0 && chosen->tensor == 1;
 }
 
-/* `ranks`: whose records are gathered. */
-static enum keel_status fill_pieces(const struct plan *plan, const struct keel_engine *engine, uint32_t ranks,
-                                    uint64_t **out)
+static enum keel_status fill_pieces(const struct plan *plan, const struct keel_engine *engine, uint64_t **out)
 {
     const uint32_t buckets = keel_engine_bucket_count(engine);
     KEEL_TRY(keel_alloc(buckets + 2, sizeof **out, out));
@@ -144,7 +142,7 @@ static enum keel_status fill_pieces(const struct plan *plan, const struct keel_e
         (*out)[b] = plan->compressed ? (*out)[b] * KEEL_COMPRESSED_BYTES
                                      : keel_engine_bucket(engine, b)->count * sizeof(float);
     (*out)[buckets] = sizeof(float);
-    (*out)[buckets + 1] = ranks * sizeof(struct keel_commit_record);
+    (*out)[buckets + 1] = sizeof(struct keel_record_fold);
     return KEEL_OK;
 }
 
@@ -164,7 +162,7 @@ static enum keel_status make_place(const struct plan *plan, uint32_t number, str
     KEEL_TRY(keel_trainer_build_engine(&job, plan->data, config, &out->engine));
     if (chosen->tensor > 1 || chosen->zero == 3)
         KEEL_TRY(keel_trainer_list_segments(out->engine, &out->segments, &out->segment_count));
-    return fill_pieces(plan, out->engine, positions_of(plan), &out->piece_bytes);
+    return fill_pieces(plan, out->engine, &out->piece_bytes);
 }
 
 static enum keel_status make_places(struct plan *plan)
@@ -188,7 +186,7 @@ static enum keel_status make(struct plan *plan, uint32_t many)
     KEEL_TRY(keel_trainer_build_engine(&plan->job, plan->data, config, &plan->engine));
     keel_engine_facts(plan->engine, &plan->facts);
     plan->compressed = keel_job_compression(&plan->job, &plan->compression);
-    KEEL_TRY(fill_pieces(plan, plan->engine, plan->job.ranks, &plan->piece_bytes));
+    KEEL_TRY(fill_pieces(plan, plan->engine, &plan->piece_bytes));
     plan->held.shard_count = plan->job.shards;
     KEEL_TRY(make_axes(plan, many));
     return make_places(plan);

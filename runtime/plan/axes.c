@@ -1,6 +1,7 @@
 /* axes.c - places along the tensor axis. */
 #include "axes.h"
 #include <keel/status.h>
+#include <string.h>
 
 uint32_t keel_axes_tensor(uint32_t ranks, uint32_t asked)
 {
@@ -55,7 +56,9 @@ void keel_axes_find(const uint16_t *had, const bool *stays, uint32_t ranks, uint
 {
     uint16_t seen[KEEL_SLICES_MAX] = {0};
     KEEL_ASSERT(tensor >= 1 && tensor <= ranks && tensor <= KEEL_SLICES_MAX && ranks <= KEEL_MEMBERS_MAX);
-    *out = (struct keel_axes){.ranks = ranks, .tensor = tensor};
+    out->ranks = ranks;
+    out->tensor = tensor;
+    memset(out->column_count, 0, sizeof out->column_count);
     for (uint32_t r = 0; r < ranks; r++)
         if (had[r] < tensor)
             put(out, r, had[r]);

@@ -280,7 +280,7 @@ static void put_loss_sum(struct keel_tape *tape, const struct keel_tape_config *
     put_kind(tape, KEEL_ACTION_LOSS);
     put_kind(tape, KEEL_ACTION_SETTLE);
     put_kind(tape, KEEL_ACTION_SCREEN);
-    put_piece(tape, KEEL_ACTION_GATHER, records);
+    put_piece(tape, KEEL_ACTION_COMPARE, records);
     put_slot(tape, KEEL_ACTION_REDUCE, KEEL_SUM_ON_HOST, loss);
     for (uint32_t piece = awaited; piece <= records; piece++) {
         put_piece(tape, KEEL_ACTION_AWAIT, piece);

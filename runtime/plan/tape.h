@@ -77,7 +77,7 @@ enum keel_action_kind {
                            to a slot on the host, which holds their node then */
     KEEL_ACTION_DECODE, /* of those: the sum, or the node of a slot, to the gradient buffer */
     /* collectives, begun */
-    KEEL_ACTION_GATHER,  /* the ranks' records of the step, with what the weights are now */
+    KEEL_ACTION_COMPARE, /* the ranks' records of the step, folded, with what the weights are now */
     KEEL_ACTION_REDUCE,  /* a piece: one sum over all shards. A bucket is summed from where the nodes lie to a
                             slot, or to the gradient buffer, when it is final; the loss on the host */
     KEEL_ACTION_SHADOW,  /* of pieces: the sums to who has copies of them, and those of others here */
@@ -129,6 +129,19 @@ struct keel_commit_record {
     uint64_t own, copies; /* of the pieces that this rank owns, and of all those that it shadows together */
     uint32_t has_loss, loss_bits; /* of the step before, where this rank did it */
 };
+
+/* Records of any number of ranks, folded: the largest of each byte. What all must say alike is here twice, as
+ * it is and inverted, so the two are each other's inverse where all said the same, and only there; who does
+ * not know it has zeros in both. */
+enum { KEEL_FOLD_EPOCH, KEEL_FOLD_STEP, KEEL_FOLD_WEIGHTS, KEEL_FOLD_LOSS, KEEL_FOLD_VALUES };
+enum { KEEL_STEP_FLAGS = 8 };
+struct keel_record_fold {
+    uint64_t said[KEEL_FOLD_VALUES], inverted[KEEL_FOLD_VALUES];
+    uint8_t flags[KEEL_STEP_FLAGS]; /* 1: a rank has it */
+    uint8_t moved;                  /* 1: a rank's weights are not those that its update left */
+    uint8_t unused[7];
+};
+_Static_assert(sizeof(struct keel_record_fold) == 80, "no byte of it is left to the compiler");
 
 /* A segment of an engine with some slices, or with weights that are gathered. */
 struct keel_tape_segment {

@@ -18,7 +18,7 @@ struct play {
     int chain[KEEL_HOLD_LEVELS_MAX];
     uint32_t marked; /* buckets that have a mark */
     /* the sums */
-    bool finished, recorded, gathered, drilled, loss_read, settled, screened;
+    bool finished, recorded, compared, drilled, loss_read, settled, screened;
     int sum;                   /* where the first bucket is summed to, and so all */
     uint32_t reduced, awaited; /* pieces, ascending */
     /* the end */
@@ -500,12 +500,12 @@ static const char *record(struct play *play, const struct keel_action *action)
     return NULL;
 }
 
-static const char *gather(struct play *play, const struct keel_action *action)
+static const char *compare(struct play *play, const struct keel_action *action)
 {
-    if (!play->config->grouped || !play->recorded || !play->screened || play->gathered ||
+    if (!play->config->grouped || !play->recorded || !play->screened || play->compared ||
         action->piece != play->config->bucket_count + 1)
         return "there is no record, no group, gradients come still, or it is gathered already";
-    play->gathered = true;
+    play->compared = true;
     return NULL;
 }
 
@@ -541,7 +541,7 @@ static const char *reduce(struct play *play, const struct keel_action *action)
     const uint32_t loss = play->config->bucket_count;
     if (!play->recorded || action->piece != play->reduced || action->piece > loss)
         return "pieces are summed one after the other, each once";
-    if (action->piece == loss && (!play->gathered || action->slot != KEEL_SUM_ON_HOST))
+    if (action->piece == loss && (!play->compared || action->slot != KEEL_SUM_ON_HOST))
         return "the last sum begins before the board is found good, or goes elsewhere than to the host";
     const char *why = action->piece < loss ? reduce_bucket(play, action) : NULL;
     play->reduced += why == NULL;
@@ -786,7 +786,7 @@ static const char *update(struct play *play, const struct keel_action *action)
 static const char *(*const plays[KEEL_ACTION_COUNT])(struct play *, const struct keel_action *) = {
     [KEEL_ACTION_ZERO] = zero,         [KEEL_ACTION_COMPUTE] = compute, [KEEL_ACTION_ADD] = add,
     [KEEL_ACTION_UPDATE] = update,     [KEEL_ACTION_STORE] = store,     [KEEL_ACTION_LOSS] = loss,
-    [KEEL_ACTION_GATHER] = gather,     [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
+    [KEEL_ACTION_COMPARE] = compare,   [KEEL_ACTION_REDUCE] = reduce,   [KEEL_ACTION_FINISH] = finish,
     [KEEL_ACTION_SETTLE] = settle,     [KEEL_ACTION_AWAIT] = await,     [KEEL_ACTION_CAPTURE] = capture,
     [KEEL_ACTION_MARK] = mark,         [KEEL_ACTION_HOLD] = hold,       [KEEL_ACTION_RECORD] = record,
     [KEEL_ACTION_DRILL] = drill,       [KEEL_ACTION_SCREEN] = screen,   [KEEL_ACTION_CHECK] = check,

@@ -19,7 +19,7 @@ static const struct {
     [KEEL_ACTION_LOSS] = {"loss", "copy", 0},
     [KEEL_ACTION_ENCODE] = {"encode", "copy", SHARD | TO},
     [KEEL_ACTION_DECODE] = {"decode", "copy", FROM},
-    [KEEL_ACTION_GATHER] = {"gather", "collective", PIECE},
+    [KEEL_ACTION_COMPARE] = {"compare", "collective", PIECE},
     [KEEL_ACTION_REDUCE] = {"reduce", "collective", PIECE | TO},
     [KEEL_ACTION_SHADOW] = {"shadow", "collective", 0},
     [KEEL_ACTION_COMMIT] = {"commit", "collective", 0},
@@ -49,7 +49,7 @@ const char *keel_action_name(enum keel_action_kind kind)
 
 static bool is_collective(const struct keel_action *action)
 {
-    return action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_GATHER ||
+    return action->kind == KEEL_ACTION_REDUCE || action->kind == KEEL_ACTION_COMPARE ||
            action->kind == KEEL_ACTION_WEIGHTS;
 }
 

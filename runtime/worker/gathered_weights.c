@@ -47,8 +47,7 @@ enum keel_status keel_gathered_prepare(struct keel_trainer *trainer)
     if (!gathered->on && !averages)
         return KEEL_OK;
     KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *gathered->until, &gathered->until));
-    KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof(struct keel_event *), &gathered->after));
-    return keel_alloc(KEEL_MEMBERS_MAX, sizeof *gathered->said, &gathered->said);
+    return keel_alloc(trainer->bucket_count, sizeof(struct keel_event *), &gathered->after);
 }
 
 static void forget_event(struct keel_trainer *trainer, uint32_t bucket)
@@ -71,7 +70,6 @@ void keel_gathered_destroy(struct keel_trainer *trainer)
         forget_event(trainer, b);
     keel_free(gathered->after);
     keel_free(gathered->until);
-    keel_free(gathered->said);
     *gathered = (struct keel_gathered){.on = false};
 }
 
@@ -208,20 +206,24 @@ static uint64_t count_own(const struct keel_trainer *trainer, const struct keel_
     return shards * trainer->job->microbatches;
 }
 
-/* A number of each rank, by position. */
-static enum keel_status say(struct keel_tape_run *run, uint32_t piece, uint64_t mine)
+/* Of a number of each rank the largest, or the sum modulo 2^64. */
+static enum keel_status join(struct keel_tape_run *run, uint32_t piece, enum keel_reduction reduction,
+                             uint64_t mine)
 {
     struct keel_gathered *gathered = &run->trainer->gathered;
     const void *parts[] = {&gathered->mine};
-    gathered->mine = gathered->said[0] = mine;
-    const struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
-                                           .sequence = keel_tape_sequence(run, piece),
-                                           .element = KEEL_ELEMENT_U8,
-                                           .count = sizeof gathered->mine,
-                                           .parts = parts,
-                                           .part_count = 1,
-                                           .result = gathered->said};
-    return run->step->group == NULL ? KEEL_OK : keel_group_run(run->step->group, &gather, soon(run->trainer));
+    gathered->mine = gathered->all = mine;
+    const struct keel_collective all = {.kind = KEEL_ALL_REDUCE,
+                                        .sequence = keel_tape_sequence(run, piece),
+                                        .element = KEEL_ELEMENT_I64,
+                                        .reduction = reduction,
+                                        .order = KEEL_ORDER_NATIVE,
+                                        .by_rank = true,
+                                        .count = 1,
+                                        .parts = parts,
+                                        .part_count = 1,
+                                        .result = &gathered->all};
+    return run->step->group == NULL ? KEEL_OK : keel_group_run(run->step->group, &all, soon(run->trainer));
 }
 
 enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out)
@@ -232,11 +234,11 @@ enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out)
     const bool first = gathered->agreed != step->epoch + 1;
     uint64_t most = 1;
     if (first)
-        KEEL_TRY(say(run, KEEL_PIECE_ROUNDS, count_own(trainer, step, step->position, true)));
+        KEEL_TRY(join(run, KEEL_PIECE_ROUNDS, KEEL_MAX, count_own(trainer, step, step->position, true)));
     KEEL_ASSERT(first || trainer->hold.count == 0);
     gathered->agreed = step->epoch + 1;
     for (uint32_t p = 0; p < step->rank_count; p++) {
-        const uint64_t own = first ? gathered->said[p] : count_own(trainer, step, p, false);
+        const uint64_t own = first ? gathered->all : count_own(trainer, step, p, false);
         most = own > most ? own : most;
     }
     if (most > (uint64_t)trainer->job->shards * trainer->job->microbatches)
@@ -257,13 +259,10 @@ enum keel_status keel_gathered_own_digest(struct keel_trainer *trainer, uint64_t
 enum keel_status keel_gathered_digest(struct keel_tape_run *run, const struct keel_action *action)
 {
     struct keel_trainer *trainer = run->trainer;
-    uint64_t digest = 0;
     (void)action;
     KEEL_TRY(keel_gathered_own_digest(trainer, &trainer->digest, &trainer->tensor.shared));
-    KEEL_TRY(say(run, keel_piece_weights(trainer->bucket_count, 0), trainer->digest));
-    for (uint32_t p = 0; p < run->step->rank_count; p++)
-        digest += trainer->gathered.said[p];
-    run->result.digest = digest;
+    KEEL_TRY(join(run, keel_piece_weights(trainer->bucket_count, 0), KEEL_SUM, trainer->digest));
+    run->result.digest = trainer->gathered.all;
     trainer->owned.now.complete = true;
     return KEEL_OK;
 }

@@ -42,10 +42,32 @@ enum keel_status keel_trainer_share_extents(const struct keel_trainer *trainer, 
     struct keel_engine_run *runs;
     KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *runs, &runs));
     enum keel_status status = keel_engine_share(trainer->engine, owner, of, runs);
-    if (status == KEEL_OK)
-        status = keel_trainer_extents(trainer, runs, trainer->bucket_count, parts, out);
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        const struct keel_tile_range tiles = trainer->bucket_tiles[b];
+        for (uint32_t i = tiles.first; i < tiles.end && runs[b].count > 0 && status == KEEL_OK; i++)
+            status = put_tile(trainer, i, &runs[b], parts, out);
+    }
     keel_free(runs);
     return status;
+}
+
+enum keel_status keel_trainer_find_tiles(struct keel_trainer *trainer)
+{
+    const struct keel_engine *engine = trainer->engine;
+    KEEL_TRY(keel_alloc(trainer->bucket_count, sizeof *trainer->bucket_tiles, &trainer->bucket_tiles));
+    for (uint32_t b = 0; b < trainer->bucket_count; b++) {
+        const struct keel_engine_bucket *bucket = keel_engine_bucket(engine, b);
+        struct keel_tile_range *tiles = &trainer->bucket_tiles[b];
+        for (uint32_t i = 0; i < keel_engine_tile_count(engine); i++) {
+            const struct keel_tile *tile = keel_engine_tile(engine, i);
+            if (tile->offset >= bucket->offset + bucket->count ||
+                bucket->offset >= tile->offset + tile->count)
+                continue;
+            tiles->first = tiles->end == 0 ? i : tiles->first;
+            tiles->end = i + 1;
+        }
+    }
+    return KEEL_OK;
 }
 
 /* Parts side by side are read together: the first of them stands for all. */

@@ -1,7 +1,13 @@
 /* step_records.c - what every rank says with a step: its weights before it, the loss of the step before, what
- * snapshot it asks for. All ranks compare the same records, so all draw the same conclusion. */
+ * snapshot it asks for.
+ *
+ * Records are folded on the way: in a step all hear whether they are alike, in as many bytes as one has, and
+ * not those of all ranks. Where they are not, all gather them, and all compare the same records, so all draw
+ * the same conclusion. */
 #include "trainer_internal.h"
+#include <keel/bits.h>
 #include <keel/clock.h>
+#include <keel/memory.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +20,8 @@ enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_a
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
+    struct keel_commit_record *mine = &trainer->record;
     (void)action;
-    KEEL_ASSERT(step->position < KEEL_MEMBERS_MAX);
     *mine = (struct keel_commit_record){.epoch = step->epoch,
                                         .step = step->step,
                                         .digest = trainer->digest,
@@ -24,14 +29,139 @@ enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_a
                                         .flags = flags_now(step),
                                         .has_loss = step->has_loss,
                                         .loss_bits = step->loss_bits};
-    trainer->records[step->position] = *mine; /* all there is where no others are gathered */
     return KEEL_OK;
 }
+
+/* ---- all records, folded ------------------------------------------------------------------------------- */
+
+static void fold_value(struct keel_record_fold *fold, uint32_t which, uint64_t value)
+{
+    fold->said[which] = value;
+    fold->inverted[which] = ~value;
+}
+
+static struct keel_record_fold fold_of(const struct keel_trainer *trainer,
+                                       const struct keel_commit_record *record)
+{
+    struct keel_record_fold fold = {.moved = record->now != record->digest ? 1 : 0};
+    fold_value(&fold, KEEL_FOLD_EPOCH, record->epoch);
+    fold_value(&fold, KEEL_FOLD_STEP, record->step);
+    if (!trainer->gathered.on) /* else each says what it owns */
+        fold_value(&fold, KEEL_FOLD_WEIGHTS, record->digest);
+    if (record->has_loss)
+        fold_value(&fold, KEEL_FOLD_LOSS, record->loss_bits);
+    keel_spread_flags(record->flags, fold.flags);
+    return fold;
+}
+
+/* All who know it say the same; or nobody knows it. */
+static bool is_alike(const struct keel_record_fold *fold, uint32_t which)
+{
+    return fold->said[which] == ~fold->inverted[which] ||
+           (fold->said[which] == 0 && fold->inverted[which] == 0);
+}
+
+/* Odd, so that what one rank's copies are other shows in a sum of any, and by position, so that what two are
+ * does not cancel. */
+static uint64_t weight_of(const struct keel_tape_run *run, uint32_t position)
+{
+    const uint64_t words[] = {run->step->epoch, run->step->step, position};
+    return keel_fnv1a(KEEL_FNV1A_BEGIN, words, sizeof words) | 1;
+}
+
+/* Weighted by who has them: what this rank has of others, less what others have of it. Of all ranks the sum
+ * is 0 where copies are what they are copies of. */
+static uint64_t fold_copies(const struct keel_tape_run *run, const struct keel_commit_record *record)
+{
+    const struct keel_owned_layout *now = &run->trainer->owned.now;
+    const uint32_t position = run->step->position;
+    uint64_t holders = 0;
+    for (uint32_t i = 0; i < now->copy_count; i++)
+        holders += weight_of(run, now->copies[i]);
+    return weight_of(run, position) * record->copies - holders * record->own;
+}
+
+static enum keel_status begin_fold(struct keel_tape_run *run, uint32_t piece, enum keel_element element,
+                                   enum keel_reduction reduction, uint64_t count, const void *mine, void *all,
+                                   struct keel_operation **out)
+{
+    const struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                         .sequence = keel_tape_sequence(run, piece),
+                                         .element = element,
+                                         .reduction = reduction,
+                                         .order = KEEL_ORDER_NATIVE,
+                                         .by_rank = true,
+                                         .count = count,
+                                         .parts = &mine,
+                                         .part_count = 1,
+                                         .result = all};
+    KEEL_ASSERT(*out == NULL);
+    return keel_group_begin(run->step->group, &what, out);
+}
+
+/* What all say, in as many bytes as one does. Who finds that they differ asks for the records themselves. */
+enum keel_status keel_tape_compare(struct keel_tape_run *run, const struct keel_action *action)
+{
+    struct keel_trainer *trainer = run->trainer;
+    const struct keel_commit_record *mine = &trainer->record;
+    KEEL_ASSERT(mine->step == run->step->step && mine->epoch == run->step->epoch);
+    KEEL_TRY(keel_tape_look(run));
+    if (run->step->group == NULL)
+        return KEEL_OK;
+    trainer->fold_mine = fold_of(trainer, mine);
+    KEEL_TRY(begin_fold(run, action->piece, KEEL_ELEMENT_U8, KEEL_MAX, sizeof trainer->fold_mine,
+                        &trainer->fold_mine, &trainer->fold_all, &trainer->operations[action->piece]));
+    if (!trainer->owned.on)
+        return KEEL_OK;
+    trainer->copies_mine = fold_copies(run, mine);
+    return begin_fold(run, KEEL_PIECE_COPIES, KEEL_ELEMENT_I64, KEEL_SUM, 1, &trainer->copies_mine,
+                      &trainer->copies_all, &trainer->copies);
+}
+
+enum keel_status keel_tape_await_copies(struct keel_trainer *trainer, uint64_t deadline_ns)
+{
+    struct keel_operation *copies = trainer->copies;
+    trainer->copies = NULL;
+    return keel_operation_wait(copies, deadline_ns);
+}
+
+static bool are_alike(const struct keel_tape_run *run)
+{
+    const struct keel_trainer *trainer = run->trainer;
+    bool alike = trainer->fold_all.moved == 0 && (!trainer->owned.on || trainer->copies_all == 0);
+    for (uint32_t which = 0; which < KEEL_FOLD_VALUES; which++)
+        alike = alike && is_alike(&trainer->fold_all, which);
+    return alike;
+}
+
+/* Those of all, or of a rank alone its own. */
+static enum keel_status gather_records(struct keel_tape_run *run)
+{
+    struct keel_trainer *trainer = run->trainer;
+    KEEL_TRY(keel_grow(&trainer->records, &trainer->record_capacity, run->step->rank_count,
+                       sizeof *trainer->records));
+    if (run->step->group == NULL) {
+        trainer->records[run->step->position] = trainer->record;
+        return KEEL_OK;
+    }
+    const void *parts[] = {&trainer->record};
+    const struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
+                                           .sequence = keel_tape_sequence(run, KEEL_PIECE_RECORDS),
+                                           .element = KEEL_ELEMENT_U8,
+                                           .count = sizeof *trainer->records,
+                                           .parts = parts,
+                                           .part_count = 1,
+                                           .result = trainer->records};
+    keel_tape_leave(run);
+    return keel_group_run(run->step->group, &gather, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+/* ---- one by one ---------------------------------------------------------------------------------------- */
 
 enum keel_status keel_tape_look(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
-    struct keel_commit_record *mine = &trainer->records[KEEL_MEMBERS_MAX];
+    struct keel_commit_record *mine = &trainer->record;
     uint64_t shared;
     KEEL_TRY(
         trainer->gathered.on
@@ -39,7 +169,6 @@ enum keel_status keel_tape_look(struct keel_tape_run *run)
             : keel_engine_digest(trainer->engine, keel_deadline_after_ns(trainer->stall_ns), &mine->now));
     if (trainer->owned.on)
         KEEL_TRY(keel_owned_look(trainer, &mine->own, &mine->copies));
-    trainer->records[run->step->position] = *mine;
     return KEEL_OK;
 }
 
@@ -128,7 +257,7 @@ static enum keel_status vote_out(struct keel_tape_run *run, const bool *wrong, b
 static enum keel_status check_kept(struct keel_tape_run *run)
 {
     const struct keel_trainer_step *step = run->step;
-    bool wrong[KEEL_MEMBERS_MAX] = {false}, any = false;
+    bool wrong[KEEL_MEMBERS_MAX], any = false;
     char evidence[KEEL_DETAIL_BYTES];
     for (uint32_t r = step->rank_count; r-- > 0;) {
         const struct keel_commit_record *record = &run->trainer->records[r];
@@ -152,7 +281,7 @@ static enum keel_status check_said(struct keel_tape_run *run,
     const struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
     const uint32_t ranks = step->rank_count, known = count_saying(trainer, ranks, said, NULL);
-    bool wrong[KEEL_MEMBERS_MAX] = {false};
+    bool wrong[KEEL_MEMBERS_MAX];
     uint64_t most = 0, value;
     uint32_t most_count = 0, count, first = ranks;
     for (uint32_t r = 0; r < ranks && most_count * 2 <= known; r++) {
@@ -199,7 +328,8 @@ static void sum_copies(const struct keel_tape_run *run, uint64_t sums[KEEL_MEMBE
     const struct keel_owned_layout *now = &run->trainer->owned.now;
     const struct keel_commit_record *records = run->trainer->records;
     const uint32_t count = run->step->rank_count, group = now->owners.of.group;
-    uint64_t all[KEEL_MEMBERS_MAX] = {0}; /* groups: of the positions with the same number in each */
+    uint64_t all[KEEL_MEMBERS_MAX]; /* groups: of the positions with the same number in each */
+    memset(all, 0, count * sizeof *all);
     memset(sums, 0, count * sizeof *sums);
     for (uint32_t p = 0; p < count; p++) {
         all[p % group] += records[p].own;
@@ -239,6 +369,10 @@ enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct
     (void)action;
     if (step->group == NULL)
         KEEL_TRY(keel_tape_look(run));
+    run->result.flags |= step->group != NULL ? keel_join_flags(trainer->fold_all.flags) : 0;
+    if (step->group != NULL && are_alike(run))
+        return KEEL_OK;
+    KEEL_TRY(gather_records(run));
     for (uint32_t r = 0; r < step->rank_count; r++) {
         const struct keel_commit_record *record = &trainer->records[r];
         if (record->epoch != step->epoch || record->step != step->step)

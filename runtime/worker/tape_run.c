@@ -210,7 +210,7 @@ static const struct {
     [KEEL_ACTION_LOSS] = {keel_tape_loss, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_ENCODE] = {keel_tape_encode, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_DECODE] = {keel_tape_decode, KEEL_HANG_COMPUTE},
-    [KEEL_ACTION_GATHER] = {keel_tape_gather, KEEL_HANG_COMPUTE},
+    [KEEL_ACTION_COMPARE] = {keel_tape_compare, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_REDUCE] = {keel_tape_reduce, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_FINISH] = {finish, KEEL_HANG_COMPUTE},
     [KEEL_ACTION_SETTLE] = {settle, KEEL_HANG_COMPUTE},
@@ -280,6 +280,7 @@ enum keel_status keel_tape_run(struct keel_tape_run *run)
     if (status != KEEL_OK) { /* the group's close and the reset behind it release what is under way */
         memset(trainer->sums, 0, trainer->bucket_count * sizeof(struct keel_device_operation *));
         memset(trainer->operations, 0, (trainer->bucket_count + 4) * sizeof(struct keel_operation *));
+        trainer->copies = NULL;
         keel_gathered_forget(trainer);
         memset(trainer->owned.copies, 0, sizeof trainer->owned.copies);
         memset(trainer->owned.gathers, 0, sizeof trainer->owned.gathers);

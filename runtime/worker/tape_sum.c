@@ -201,21 +201,6 @@ enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_a
                                   : reduce_bucket(run, action->piece, action->slot);
 }
 
-enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action)
-{
-    struct keel_commit_record *mine = &run->trainer->records[KEEL_MEMBERS_MAX];
-    const void *parts[] = {mine};
-    KEEL_ASSERT(mine->step == run->step->step && mine->epoch == run->step->epoch);
-    KEEL_TRY(keel_tape_look(run));
-    struct keel_collective gather = {.kind = KEEL_ALL_GATHER,
-                                     .element = KEEL_ELEMENT_U8,
-                                     .count = sizeof *mine,
-                                     .parts = parts,
-                                     .part_count = 1,
-                                     .result = run->trainer->records};
-    return begin(run, action->piece, &gather);
-}
-
 /* Of a bucket, until the device has the sum. */
 static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, uint64_t deadline_ns)
 {
@@ -239,7 +224,8 @@ static enum keel_status await_piece(struct keel_tape_run *run, uint32_t piece, u
     struct keel_operation **at = &trainer->operations[piece], *operation = *at;
     KEEL_ASSERT(operation != NULL);
     *at = NULL;
-    return keel_operation_wait(operation, deadline_ns);
+    KEEL_TRY(keel_operation_wait(operation, deadline_ns));
+    return piece == trainer->bucket_count + 1 ? keel_tape_await_copies(trainer, deadline_ns) : KEEL_OK;
 }
 
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action)

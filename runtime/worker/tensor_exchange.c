@@ -176,20 +176,32 @@ enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_act
                     sequence_in_tape(run, NUMBER_NORM));
 }
 
-/* Two numbers of each rank of the view, in `tensor->said`. */
-static enum keel_status gather(struct keel_trainer *trainer, const uint64_t mine[2], uint64_t sequence)
+/* What each rank of the group says, folded into one. */
+static enum keel_status join(struct keel_trainer *trainer, struct keel_group *group,
+                             enum keel_element element, enum keel_reduction reduction, uint64_t count,
+                             uint64_t sequence, const void *mine, void *all)
 {
-    struct keel_sharing *tensor = &trainer->tensor;
-    memcpy(tensor->mine, mine, sizeof tensor->mine);
-    const void *parts[] = {tensor->mine};
-    const struct keel_collective all = {.kind = KEEL_ALL_GATHER,
-                                        .sequence = sequence,
-                                        .element = KEEL_ELEMENT_U8,
-                                        .count = sizeof tensor->mine,
-                                        .parts = parts,
-                                        .part_count = 1,
-                                        .result = tensor->said};
-    return keel_group_run(tensor->axes->view, &all, keel_deadline_after_ns(trainer->stall_ns));
+    const struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
+                                         .sequence = sequence,
+                                         .element = element,
+                                         .reduction = reduction,
+                                         .order = KEEL_ORDER_NATIVE,
+                                         .by_rank = true,
+                                         .count = count,
+                                         .parts = &mine,
+                                         .part_count = 1,
+                                         .result = all};
+    return keel_group_run(group, &what, keel_deadline_after_ns(trainer->stall_ns));
+}
+
+/* The flags of all, and whether any says that ranks differ. */
+static enum keel_status agree(struct keel_tape_run *run, bool differs)
+{
+    struct keel_sharing *tensor = &run->trainer->tensor;
+    keel_spread_flags(differs ? 0 : run->result.flags, tensor->agree_mine);
+    tensor->agree_mine[KEEL_STEP_FLAGS] = differs ? 1 : 0;
+    return join(run->trainer, tensor->axes->view, KEEL_ELEMENT_U8, KEEL_MAX, sizeof tensor->agree_mine,
+                sequence_in_tape(run, NUMBER_AGREE), tensor->agree_mine, tensor->agree_all);
 }
 
 /* What leads from here to the next step is here, whoever is lost from now on. Of pieces the layout says so.
@@ -198,16 +210,11 @@ enum keel_status keel_tape_agree(struct keel_tape_run *run, const struct keel_ac
 {
     struct keel_trainer *trainer = run->trainer;
     struct keel_sharing *tensor = &trainer->tensor;
-    const uint64_t mine[2] = {run->result.flags, 0};
     tensor->ready = (struct keel_ready_step){
         .is = !trainer->owned.on, .step = run->step->step, .slot = action->slot, .result = run->result};
-    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_AGREE)));
-    bool differs = false;
-    for (uint32_t r = 0; r < tensor->axes->rank_count; r++) {
-        run->result.flags |= tensor->said[r][0];
-        differs = differs || tensor->said[r][1] != 0;
-    }
-    if (!differs)
+    KEEL_TRY(agree(run, false));
+    run->result.flags |= keel_join_flags(tensor->agree_all);
+    if (tensor->agree_all[KEEL_STEP_FLAGS] == 0)
         return KEEL_OK;
     tensor->ready.is = false;
     return keel_fail(KEEL_MISMATCH,
@@ -220,12 +227,16 @@ void keel_tensor_disagree(struct keel_tape_run *run)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_axes *axes = trainer->tensor.axes;
-    const uint64_t mine[2] = {0, 1};
     const enum keel_status squares =
         trainer->owned.on ? keel_owned_sum(trainer) : keel_engine_norm_begin(trainer->engine, NULL);
     if (squares == KEEL_OK && exchange(trainer, keel_engine_norm_exchange(trainer->engine), axes->norm,
                                        axes->gives_norm, sequence_in_tape(run, NUMBER_NORM)) == KEEL_OK)
-        (void)gather(trainer, mine, sequence_in_tape(run, NUMBER_AGREE));
+        (void)agree(run, true);
+}
+
+static uint64_t share_of_digest(uint32_t place, const uint64_t said[2])
+{
+    return said[0] - (place > 0 ? said[1] : 0);
 }
 
 uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const uint64_t (*said)[2])
@@ -234,9 +245,29 @@ uint64_t keel_trainer_whole_digest(const struct keel_trainer_axes *axes, const u
     for (uint32_t r = 0; r < axes->rank_count; r++) {
         const uint32_t place = axes->rank_place[r];
         if (axes->each_owns || axes->members[place] == r)
-            digest += said[r][0] - (place > 0 ? said[r][1] : 0);
+            digest += share_of_digest(place, said[r]);
     }
     return digest;
+}
+
+static enum keel_status sum_digests(struct keel_tape_run *run, struct keel_group *group, uint64_t mine)
+{
+    struct keel_sharing *tensor = &run->trainer->tensor;
+    tensor->digest_mine = mine;
+    return join(run->trainer, group, KEEL_ELEMENT_I64, KEEL_SUM, 1, sequence_in_tape(run, NUMBER_DIGEST),
+                &tensor->digest_mine, &tensor->digest_all);
+}
+
+/* Of what each rank owns all are the model; else those of one data position are, and each position has a
+ * digest of its own, for whoever compares them. Ranks of no position have that of the first. */
+static enum keel_status find_digest(struct keel_tape_run *run, uint64_t share)
+{
+    const struct keel_trainer_axes *axes = run->trainer->tensor.axes;
+    if (axes->each_owns)
+        return sum_digests(run, axes->view, share);
+    if (axes->norm != axes->places)
+        KEEL_TRY(sum_digests(run, axes->view, axes->gives_norm ? share : 0));
+    return axes->places != NULL ? sum_digests(run, axes->places, share) : KEEL_OK;
 }
 
 /* The update is done, whatever becomes of this. */
@@ -251,8 +282,8 @@ enum keel_status keel_tape_digest(struct keel_tape_run *run, const struct keel_a
     tensor->ready.is = false;
     tensor->ready.updated = true;
     tensor->ready.result = run->result;
-    KEEL_TRY(gather(trainer, mine, sequence_in_tape(run, NUMBER_DIGEST)));
-    run->result.digest = keel_trainer_whole_digest(tensor->axes, (const uint64_t(*)[2])tensor->said);
+    KEEL_TRY(find_digest(run, share_of_digest(tensor->axes->place, mine)));
+    run->result.digest = tensor->digest_all;
     tensor->ready.updated = false;
     if (trainer->gathered.on)
         trainer->owned.now.complete = true;

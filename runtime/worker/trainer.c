@@ -146,17 +146,16 @@ static enum keel_status allocate(struct keel_trainer *trainer)
 {
     size_t buckets = trainer->bucket_count;
     KEEL_TRY(allocate_batch(trainer));
+    KEEL_TRY(keel_trainer_find_tiles(trainer));
     KEEL_TRY(keel_alloc(buckets + 1, sizeof(struct keel_buffer *), &trainer->gradient_slices));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_event *), &trainer->bucket_events));
     KEEL_TRY(keel_alloc(buckets, sizeof(struct keel_device_operation *), &trainer->sums));
     KEEL_TRY(keel_alloc(buckets + 4, sizeof(struct keel_operation *), &trainer->operations));
-    KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX + 1, sizeof(struct keel_commit_record), &trainer->records));
     KEEL_TRY(keel_compressed_sums_create(trainer));
     trainer->owned.on = trainer->job->parallel.zero > KEEL_ZERO_NONE;
     if (trainer->owned.on)
         KEEL_TRY(keel_alloc(keel_size(keel_engine_page_count(trainer->engine)), sizeof(float),
                             &trainer->owned.squares));
-    KEEL_TRY(keel_alloc(KEEL_MEMBERS_MAX, sizeof *trainer->tensor.said, &trainer->tensor.said));
     KEEL_TRY(keel_tensor_prepare(trainer));
     KEEL_TRY(keel_gathered_prepare(trainer));
     if (keel_trainer_by_segments(trainer))
@@ -233,10 +232,10 @@ static void tear_down(struct keel_trainer *trainer)
         if (trainer->gradient_slices[b] != NULL)
             keel_buffer_destroy(trainer->gradient_slices[b]);
     keel_tensor_destroy(trainer);
-    keel_free(trainer->tensor.said);
     keel_free(trainer->segments);
     keel_engine_destroy(trainer->engine);
     keel_free(trainer->gradient_slices);
+    keel_free(trainer->bucket_tiles);
     keel_free(trainer->bucket_events);
     keel_free(trainer->sums);
     keel_free(trainer->operations);

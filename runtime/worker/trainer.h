@@ -118,7 +118,7 @@ struct keel_trainer_step {
     const uint16_t *position_rank;  /* rank_count names of ranks for messages; NULL: the positions */
     const uint16_t *shard_position; /* job->shards entries: which position carries each shard */
     struct keel_save *save;         /* snapshot being captured: weights wait for it; NULL when none */
-    uint64_t flags;                 /* bits that all ranks get to know with the commit */
+    uint64_t flags;                 /* KEEL_STEP_FLAGS bits that all ranks get to know with the commit */
     uint64_t saving_flag;           /* and these, when `save` is then not done */
     uint32_t loss_bits;             /* of the step before, which ranks that did it compare */
     bool has_loss;                  /* this one did */

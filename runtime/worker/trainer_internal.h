@@ -94,7 +94,7 @@ struct keel_gathered {
     struct keel_device_operation *under_way[KEEL_GATHERS_AT_ONCE]; /* by number */
     uint64_t *until;           /* by bucket: behind the last operation of its gather. Owned, as all below */
     struct keel_event **after; /* likewise: behind what last read its window */
-    uint64_t mine, *said;      /* of a small gather; said: KEEL_MEMBERS_MAX */
+    uint64_t mine, all;        /* lent to a small sum */
 };
 
 /* A step that this rank can do by itself, since all ranks have its sums and squares; and one that is done,
@@ -115,9 +115,15 @@ struct keel_sharing {
     struct keel_device_collectives *collectives;
     struct keel_event *after;         /* that the newest exchange waits for */
     uint64_t counts[KEEL_SLICES_MAX]; /* of that one */
-    uint64_t mine[2], (*said)[2];     /* of a gather; said: owned, KEEL_MEMBERS_MAX */
-    uint64_t shared;                  /* of trainer->digest */
+    uint8_t agree_mine[KEEL_STEP_FLAGS + 1], agree_all[KEEL_STEP_FLAGS + 1]; /* flags; and: they differ */
+    uint64_t digest_mine, digest_all;                                        /* lent, as those */
+    uint64_t shared;                                                         /* of trainer->digest */
     struct keel_ready_step ready;
+};
+
+/* Tiles of which some lie in a bucket are among these. */
+struct keel_tile_range {
+    uint32_t first, end;
 };
 
 struct keel_trainer {
@@ -134,6 +140,7 @@ struct keel_trainer {
     uint64_t flat_count;
     uint64_t summed_count; /* of these, what is in buckets: the first */
     uint32_t bucket_count;
+    struct keel_tile_range *bucket_tiles; /* owned; by bucket, so that thousands of shares are found soon */
     struct keel_buffer **gradient_slices; /* by piece: the last is the engine's loss */
     void *inputs[KEEL_DATA_INPUTS_MAX];   /* one microbatch */
     float *logits;                        /* of one batch; NULL: accuracy is not asked for */
@@ -166,7 +173,13 @@ struct keel_trainer {
     uint64_t device_ns, device_since_ns; /* collectives have waited for the device, so long and since then */
     struct keel_operation **operations;  /* by piece, of what lies on the host: the loss, the records, and
                                             buckets that are compressed; NULL: not under way */
-    struct keel_commit_record *records;  /* KEEL_MEMBERS_MAX, and last our own */
+    struct keel_commit_record record,
+        *records; /* our own; and, where ranks differ, all, by position: owned */
+    size_t record_capacity;
+    struct keel_record_fold fold_mine, fold_all; /* lent, as all that follows */
+    uint64_t copies_mine,
+        copies_all; /* parallel.zero: what copies are other than their owners' pieces, in sum */
+    struct keel_operation *copies; /* NULL: not under way */
 };
 
 /* As a batch takes them. */
@@ -174,6 +187,9 @@ static inline const void *const *keel_trainer_inputs(const struct keel_trainer *
 {
     return (const void *const *)trainer->inputs;
 }
+
+/* state_extents.c: the tiles of each bucket. */
+enum keel_status keel_trainer_find_tiles(struct keel_trainer *trainer);
 
 /* Of gradients, and of each node of the shard tree without its loss. */
 static inline uint64_t keel_gradient_bytes(const struct keel_trainer *trainer)
@@ -230,23 +246,42 @@ void keel_tape_on_device(struct keel_trainer *trainer, enum keel_hang_section se
 enum keel_status keel_tape_store(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_add(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_loss(struct keel_tape_run *run, const struct keel_action *action);
-enum keel_status keel_tape_gather(struct keel_tape_run *run, const struct keel_action *action);
+enum keel_status keel_tape_compare(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_reduce(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_await(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_record(struct keel_tape_run *run, const struct keel_action *action);
 enum keel_status keel_tape_check_records(struct keel_tape_run *run, const struct keel_action *action);
 
-/* No collectives of a tape: what all know before one leaves; what each has to compute. */
+/* No collectives of a tape: what all know before one leaves; what each has to compute; beside the records,
+ * what copies are; and all records, where they are not alike. */
 enum {
     KEEL_PIECE_BITS = 24, /* of a number: the rest is the step */
     KEEL_PIECE_MEETING = (1 << KEEL_PIECE_BITS) - 1,
-    KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1
+    KEEL_PIECE_ROUNDS = KEEL_PIECE_MEETING - 1,
+    KEEL_PIECE_COPIES = KEEL_PIECE_MEETING - 2,
+    KEEL_PIECE_RECORDS = KEEL_PIECE_MEETING - 3
 };
 /* The largest keel_piece_weights: groups of one owner gather a stripe of each bucket for each rank. */
-_Static_assert(KEEL_ENGINE_BUCKETS_MAX + 4 + KEEL_ENGINE_BUCKETS_MAX * KEEL_MEMBERS_MAX <= KEEL_PIECE_ROUNDS,
+_Static_assert(KEEL_ENGINE_BUCKETS_MAX + 4 + KEEL_ENGINE_BUCKETS_MAX * KEEL_MEMBERS_MAX < KEEL_PIECE_RECORDS,
                "weights of a step have numbers below those that are of no tape");
+/* A byte for each flag, of which the largest of all ranks says whether one has it. */
+static inline void keel_spread_flags(uint64_t flags, uint8_t out[KEEL_STEP_FLAGS])
+{
+    KEEL_ASSERT(flags >> KEEL_STEP_FLAGS == 0);
+    for (uint32_t i = 0; i < KEEL_STEP_FLAGS; i++)
+        out[i] = (uint8_t)(flags >> i & 1);
+}
+static inline uint64_t keel_join_flags(const uint8_t flags[KEEL_STEP_FLAGS])
+{
+    uint64_t out = 0;
+    for (uint32_t i = 0; i < KEEL_STEP_FLAGS; i++)
+        out |= (uint64_t)(flags[i] != 0 ? 1 : 0) << i;
+    return out;
+}
 /* step_records.c: into this rank's record, what its weights are. Waits for the device. */
 enum keel_status keel_tape_look(struct keel_tape_run *run);
+/* The records' comparison is over. */
+enum keel_status keel_tape_await_copies(struct keel_trainer *trainer, uint64_t deadline_ns);
 
 /* tape_sum.c: a step's collectives have numbers of their own. */
 uint64_t keel_tape_sequence(const struct keel_tape_run *run, uint32_t piece);

@@ -334,12 +334,13 @@ static enum keel_status take_likely_place(struct keel_worker *worker)
     const uint32_t on_node = job->nodes > 0 ? job->ranks / job->nodes : 1;
     const uint32_t rank = (worker->node - 1) * on_node + worker->local;
     uint16_t warm[KEEL_MEMBERS_MAX];
-    const bool stays[KEEL_MEMBERS_MAX] = {false};
+    bool stays[KEEL_MEMBERS_MAX];
     uint32_t first, count;
     if (axes->tensor == 1 || rank >= job->ranks)
         return KEEL_OK;
     for (uint32_t r = 0; r < job->ranks; r++)
         warm[r] = (uint16_t)(r % on_node % axes->tensor);
+    memset(stays, 0, job->ranks * sizeof stays[0]);
     keel_axes_find(warm, stays, job->ranks, axes->tensor, &axes->map);
     axes->place = axes->map.place[rank];
     take_slices(worker, &first, &count);

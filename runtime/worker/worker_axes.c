@@ -246,8 +246,9 @@ static void forget_record(struct keel_sync_record *record)
  * elsewhere, or is behind, has nothing then; with pieces only such go that nobody needs. */
 static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, uint64_t step)
 {
-    uint16_t had[KEEL_MEMBERS_MAX] = {0};
-    bool spare[KEEL_MEMBERS_MAX] = {false}, stays[KEEL_MEMBERS_MAX] = {false};
+    uint16_t had[KEEL_MEMBERS_MAX];
+    bool spare[KEEL_MEMBERS_MAX], stays[KEEL_MEMBERS_MAX];
+    memset(spare, 0, worker->rank_count * sizeof spare[0]);
     for (uint32_t p = 0; p < worker->rank_count; p++) {
         struct keel_sync_record *record = &worker->sync_all[p];
         const bool keeps = record->tensor == tensor && (!any || has_newest(worker, p, step));

@@ -12,8 +12,10 @@
 
 enum { WAVE = 4, PIECE_BYTES = 4 << 20, PIECES_MAX = 1 << 16 };
 static const uint64_t file_bytes_max = (uint64_t)PIECE_BYTES * (PIECES_MAX - 2);
-/* Bits of a sequence, below those of the call: numbers of moves and of gatherings, with pieces below. Where
- * the highest is set and the rest is no gathering's, of links, which have more messages than files pieces. */
+/* Bits of a sequence, below those of the call: numbers of moves and of gatherings, with pieces below. A
+ * move's number is one between its two ranks: so lists may be of any length, of which a rank counts its own.
+ * Where the highest is set and the rest is no gathering's, of links, which have more messages than files
+ * pieces. */
 enum {
     CALL_SHIFT = 36,
     NUMBER_SHIFT = 16,
@@ -48,7 +50,7 @@ struct stream {
     struct keel_tier_source *source;
     struct keel_tier_sink *sink;
     struct keel_operation *operation;
-    uint32_t number; /* of the move */
+    uint32_t number; /* of the move, among those of the list that go the same way between the same two */
     bool gives;
 };
 
@@ -210,30 +212,53 @@ static enum keel_status reserve(struct keel_file_mover *mover)
                : keel_alloc_aligned(KEEL_PAGE_BYTES, WAVE * sizeof(struct lent), &mover->memory);
 }
 
-enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_file_move *moves,
-                                     uint32_t count, uint64_t call)
+/* This rank's moves so far, by the other rank: to it, and from it. */
+struct passed {
+    uint32_t to, from;
+};
+
+static struct stream join_in(struct keel_file_mover *mover, struct keel_file_move *move, uint32_t place,
+                             uint32_t me, struct passed *passed)
 {
-    const uint32_t me = mover->group != NULL ? keel_group_rank(mover->group) : 0;
+    const bool gives = move->from == me;
+    KEEL_ASSERT(move->from != move->to);
+    if (!gives && move->to != me)
+        return (struct stream){.move = NULL};
+    const uint32_t number = gives ? passed[move->to].to++ : passed[move->from].from++;
+    KEEL_ASSERT(number < LINKS); /* two ranks pass each file of a snapshot once */
+    return (struct stream){
+        .move = move, .lent = (struct lent *)mover->memory + place, .number = number, .gives = gives};
+}
+
+static enum keel_status run_waves(struct keel_file_mover *mover, struct keel_file_move *moves, uint32_t count,
+                                  uint64_t call, struct passed *passed)
+{
+    const uint32_t me = keel_group_rank(mover->group);
     enum keel_status status = KEEL_OK;
-    KEEL_ASSERT(count < LINKS && (mover->group != NULL || count == 0));
-    if (count > 0)
-        KEEL_TRY(reserve(mover));
     for (uint32_t first = 0; first < count && status == KEEL_OK; first += WAVE) {
         struct stream streams[WAVE] = {{.move = NULL}};
-        for (uint32_t i = first; i < count && i < first + WAVE; i++) {
-            KEEL_ASSERT(moves[i].from != moves[i].to);
-            if (moves[i].from == me || moves[i].to == me)
-                streams[i - first] = (struct stream){.move = &moves[i],
-                                                     .lent = (struct lent *)mover->memory + (i - first),
-                                                     .number = i,
-                                                     .gives = moves[i].from == me};
-        }
+        for (uint32_t i = first; i < count && i < first + WAVE; i++)
+            streams[i - first] = join_in(mover, &moves[i], i - first, me, passed);
         status = pass_heads(mover, streams, call);
         if (status == KEEL_OK)
             status = pass_pieces(mover, streams, call);
         for (uint32_t i = 0; i < WAVE; i++)
             close_stream(&streams[i], status == KEEL_OK);
     }
+    return status;
+}
+
+enum keel_status keel_file_mover_run(struct keel_file_mover *mover, struct keel_file_move *moves,
+                                     uint32_t count, uint64_t call)
+{
+    struct passed *passed;
+    KEEL_ASSERT(mover->group != NULL || count == 0);
+    if (count == 0)
+        return KEEL_OK;
+    KEEL_TRY(reserve(mover));
+    KEEL_TRY(keel_alloc(keel_group_rank_count(mover->group), sizeof *passed, &passed));
+    const enum keel_status status = run_waves(mover, moves, count, call, passed);
+    keel_free(passed);
     return status;
 }
 

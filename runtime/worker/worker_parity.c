@@ -39,10 +39,12 @@ static void find_layout(const struct keel_worker *worker, struct layout *out)
     uint32_t firsts[KEEL_MEMBERS_MAX],
         turns[KEEL_MEMBERS_MAX]; /* by node: its first position, and its turn */
     uint32_t on_host[KEEL_NODES_MAX] = {0}, nodes = 0;
+    struct keel_node_ranks ranks;
     out->rank_count = keel_worker_nodes(worker, out->node);
     out->count = out->most = 0;
+    keel_worker_node_ranks(out->node, out->rank_count, &ranks);
     for (uint32_t p = 0; p < out->rank_count; p++) {
-        if (keel_worker_first_of_node(out->node, p) != p)
+        if (ranks.first[p] != p)
             continue;
         turns[nodes] = on_host[keel_job_host_of(&worker->job, worker->host_count, out->node[p])]++;
         firsts[nodes++] = p;
@@ -59,7 +61,8 @@ static void find_layout(const struct keel_worker *worker, struct layout *out)
 /* Of each member whose shard it has, and which of its ranks serves. */
 struct members {
     uint32_t ranks[KEEL_ERASURE_NODES_MAX], positions[KEEL_ERASURE_NODES_MAX];
-    bool some; /* there is a shard */
+    uint32_t link; /* number of the links between them: two that meet in several sets have another in each */
+    bool some;     /* there is a shard */
 };
 
 /* Set number `set`: of the ranks with one number on their nodes, so many neighbours. The last nodes fill a
@@ -69,6 +72,8 @@ static void find_members(const struct layout *layout, uint32_t nodes, uint32_t s
     const uint32_t groups = (layout->count + nodes - 1) / nodes, local = set / groups, group = set % groups;
     const uint32_t own = group * nodes, first = own + nodes <= layout->count ? own : layout->count - nodes;
     out->some = false;
+    out->link =
+        2 * local + (first < own ? 1 : 0); /* two nodes meet in one set of a number, and in the last */
     for (uint32_t i = 0; i < nodes; i++) {
         const uint32_t rank = rank_of(layout, first + i, local);
         const bool has = rank < layout->rank_count;
@@ -143,8 +148,8 @@ static enum keel_status make_set(struct keel_worker *worker, struct keel_guard *
 {
     struct links links;
     struct keel_erasure_config what = *config;
-    enum keel_status made =
-        open_links(worker, &guard->mover, members->positions, config->node_count, call, config->set, &links);
+    enum keel_status made = open_links(worker, &guard->mover, members->positions, config->node_count, call,
+                                       members->link, &links);
     what.ranks = members->ranks;
     what.from = what.to = links.tiers;
     if (made == KEEL_OK)
@@ -186,7 +191,7 @@ enum keel_status keel_worker_make_parity(struct keel_guard *guard, uint64_t call
             if (members.positions[i] != guard->position)
                 continue;
             KEEL_TRY(maker == guard->position ? make_set(worker, guard, &members, &config, call)
-                                              : serve(worker, &guard->mover, maker, call, set));
+                                              : serve(worker, &guard->mover, maker, call, members.link));
         }
     }
     return KEEL_OK;

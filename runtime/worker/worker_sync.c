@@ -302,9 +302,10 @@ static enum keel_status check_healed(struct keel_worker *worker, const struct ke
                                      uint32_t best)
 {
     const struct keel_sync_record *record = &worker->sync_all[best];
-    bool gave[KEEL_MEMBERS_MAX] = {false};
+    bool gave[KEEL_MEMBERS_MAX];
     char from[64] = "";
     size_t used = 0;
+    memset(gave, 0, worker->rank_count * sizeof gave[0]);
     for (size_t i = 0; i < moves->move_count; i++)
         gave[moves->moves[i].from] = true; /* to this rank: who lacks the state gives nothing */
     for (uint32_t p = 0; p < worker->rank_count && used < sizeof from - 8; p++)

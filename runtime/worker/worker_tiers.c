@@ -322,10 +322,14 @@ static bool node_has(const struct keel_worker *worker, const struct keel_node_ra
     return false;
 }
 
-/* What is to go where, the same list on all ranks; what comes from the store has no sender. */
+/* What is to go where, the same list on all ranks, a part at a time: of all shards to all nodes the whole
+ * list would be the product of both. What comes from the store has no sender. */
+enum { BRING_AT_ONCE = 1 << 16 };
 struct bringing {
     struct keel_file_move *moves, *stored; /* owned */
     size_t count, capacity, stored_count, stored_capacity;
+    uint32_t member, position; /* the part that comes begins there; */
+    bool more;                 /* there is one */
 };
 
 /* A file to the node of a rank, unless it has it. */
@@ -360,6 +364,8 @@ static enum keel_status list_wants(struct keel_worker *worker, struct bringing *
                                  .attempt = chosen->attempt,
                                  .kind = wanted == MANIFEST ? KEEL_OBJECT_MANIFEST : KEEL_OBJECT_SHARD};
     const uint32_t count = wanted == MANIFEST ? 1 : chosen->shard_count;
+    bring->more = false;
+    bring->count = bring->stored_count = 0;
     if (wanted == OWN_SHARDS) {
         for (uint32_t p = 0; p < count && count == worker->rank_count; p++) {
             object.member = p;
@@ -367,10 +373,16 @@ static enum keel_status list_wants(struct keel_worker *worker, struct bringing *
         }
         return KEEL_OK;
     }
-    for (object.member = 0; object.member < count; object.member++)
-        for (uint32_t p = 0; p < worker->rank_count; p++)
-            if (ranks->first[p] == p)
-                KEEL_TRY(want(worker, bring, ranks, &object, p));
+    for (; bring->member < count; bring->member++, bring->position = 0)
+        for (; bring->position < worker->rank_count; bring->position++) {
+            if (bring->count + bring->stored_count == BRING_AT_ONCE) {
+                bring->more = true;
+                return KEEL_OK;
+            }
+            object.member = bring->member;
+            if (ranks->first[bring->position] == bring->position)
+                KEEL_TRY(want(worker, bring, ranks, &object, bring->position));
+        }
     return KEEL_OK;
 }
 
@@ -419,28 +431,38 @@ static void note_arrival(struct keel_worker *worker, const struct keel_file_move
     brought[shard / 64] |= UINT64_C(1) << shard % 64;
 }
 
-/* *out: on all ranks, whether all is where it is to be. */
-static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, enum wanted wanted, bool *out)
+/* A part of the list. *out: on all ranks, whether all of it is where it is to be. */
+static enum keel_status bring_part(struct keel_worker *worker, struct bringing *bring,
+                                   const struct keel_node_ranks *ranks, enum wanted wanted, bool *out)
 {
     struct keel_worker_tiers *tiers = &worker->tiers;
-    struct bringing bring = {.moves = NULL};
-    struct keel_node_ranks ranks;
-    keel_worker_node_ranks(node, worker->rank_count, &ranks);
-    enum keel_status status = list_wants(worker, &bring, &ranks, wanted);
+    enum keel_status status = list_wants(worker, bring, ranks, wanted);
     tiers->restoring.group = worker->group;
     if (status == KEEL_OK)
-        status = keel_file_mover_run(&tiers->restoring, bring.moves, (uint32_t)bring.count,
+        status = keel_file_mover_run(&tiers->restoring, bring->moves, (uint32_t)bring->count,
                                      KEEL_CALLS_OF_GUARDS + tiers->restores++);
-    tiers->said = status == KEEL_OK && all_arrived(worker, &bring) && bring_from_store(worker, &bring);
+    tiers->said = status == KEEL_OK && all_arrived(worker, bring) && bring_from_store(worker, bring);
     if (status == KEEL_OK)
         status = keel_worker_tiers_gather(worker, &tiers->said, sizeof tiers->said, tiers->heard);
     *out = status == KEEL_OK;
     for (uint32_t p = 0; p < worker->rank_count; p++)
         *out = *out && tiers->heard[p];
-    for (size_t i = 0; i < bring.stored_count && *out; i++)
-        note_arrival(worker, &bring.stored[i], tiers->from_store);
-    for (size_t i = 0; i < bring.count && *out; i++)
-        note_arrival(worker, &bring.moves[i], tiers->from_nodes);
+    for (size_t i = 0; i < bring->stored_count && *out; i++)
+        note_arrival(worker, &bring->stored[i], tiers->from_store);
+    for (size_t i = 0; i < bring->count && *out; i++)
+        note_arrival(worker, &bring->moves[i], tiers->from_nodes);
+    return status;
+}
+
+static enum keel_status bring(struct keel_worker *worker, const uint32_t *node, enum wanted wanted, bool *out)
+{
+    struct bringing bring = {.more = true};
+    struct keel_node_ranks ranks;
+    enum keel_status status = KEEL_OK;
+    *out = true;
+    keel_worker_node_ranks(node, worker->rank_count, &ranks);
+    while (bring.more && *out && status == KEEL_OK)
+        status = bring_part(worker, &bring, &ranks, wanted, out);
     keel_free(bring.moves);
     keel_free(bring.stored);
     return status;

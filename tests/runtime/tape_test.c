@@ -211,7 +211,7 @@ START_TEST(a_tape_does_what_is_missing_once_and_passes_the_check)
         ck_assert_uint_eq(world.tape.part_count, node_count);
         const uint32_t sums = world.config.grouped ? world.config.bucket_count + 1 : 0;
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_REDUCE), sums);
-        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_GATHER), world.config.grouped);
+        ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_COMPARE), world.config.grouped);
         const uint32_t buckets = world.config.in_pieces ? world.config.bucket_count : 0;
         const uint32_t shadows = world.config.shadowed, pieces = world.config.in_pieces;
         ck_assert_uint_eq(count_of(&world.tape, KEEL_ACTION_SHADOW), shadows);
@@ -329,7 +329,7 @@ static void misdirect(const struct world *world)
         case KEEL_ACTION_DRILL:
         case KEEL_ACTION_MARK:
         case KEEL_ACTION_REDUCE:
-        case KEEL_ACTION_GATHER:
+        case KEEL_ACTION_COMPARE:
         case KEEL_ACTION_AWAIT:
         case KEEL_ACTION_EXCHANGE:
             action->piece++;
@@ -537,7 +537,7 @@ static bool is_there(const struct gathering *all, uint32_t rank, uint32_t piece)
         if (piece >= keel_piece_weights(buckets, 0) &&
             all->weights[r] <= all->newest[rank][piece - keel_piece_weights(buckets, 0)])
             return false;
-        const enum keel_action_kind other = piece == buckets + 1                  ? KEEL_ACTION_GATHER
+        const enum keel_action_kind other = piece == buckets + 1                  ? KEEL_ACTION_COMPARE
                                             : piece == keel_piece_shadow(buckets) ? KEEL_ACTION_SHADOW
                                             : piece == keel_piece_commit(buckets) ? KEEL_ACTION_COMMIT
                                                                                   : KEEL_ACTION_COUNT;
