@@ -243,11 +243,7 @@ $(BUILD)/tests/runtime/node_leader_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_quiet_test: tests/runtime/node_sim.c
 $(BUILD)/tests/runtime/node_holders_test: tests/runtime/node_sim.c
 node_SRC := $(addprefix runtime/control/,bitset.c membership.c node_wire.c register.c view.c view_delta.c wire_bytes.c) $(wildcard runtime/node/node*.c)
-# The control plane with room for 32,768 ranks, in a world that charges.
-$(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_costs_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
-	@mkdir -p $(@D)
-	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=32768 $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+$(BUILD)/tests/runtime/node_costs_test: tests/runtime/node_sim.c
 # The control plane with views in many small parts.
 $(BUILD)/tests/runtime/node_parts_test: tests/runtime/node_parts_test.c tests/runtime/node_test.c tests/runtime/node_sim.c $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
@@ -460,7 +456,7 @@ $(BUILD)/bench/ckpt_codec_bench $(BUILD)/bench/ckpt_erasure_bench $(BUILD)/bench
 $(BUILD)/bench/node_costs_bench $(BUILD)/bench/view_change_bench: CFLAGS_ALL += $(call private_of,runtime)
 $(BUILD)/bench/combine_bench $(BUILD)/bench/schedule_bench $(BUILD)/bench/transport_recorder_bench \
   $(BUILD)/bench/transport_seal_bench: CFLAGS_ALL += $(call private_of,transport)
-# The control plane with room for 4,096 ranks; and again, with a call at each basic block.
+# The control plane; and again, with a call at each basic block.
 $(BUILD)/bench/node_event_bench: $(BUILD)/bench/node_event_blocks
 $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: NODE_EVENT_FLAGS := -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc
 $(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks: tests/bench/node_event_bench.c
@@ -468,7 +464,7 @@ $(BUILD)/tests/runtime/node_event_test: tests/runtime/node_event_test.c
 $(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$(filter tests/%.c,$^))
-	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_LIMIT_MEMBERS=4096 $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 $(BUILD)/bench/ckpt_codec_bench: BENCH_LIBS := $(if $(wildcard /usr/include/zstd.h),-lzstd)
 
 # Every profile is built, tried and measured: about three minutes on two processors.

@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+
+enum { HARNESS_STACK_BYTES = 64 << 20 };
 
 /* Check writes to a pipe where it is after each assertion that holds: a system call for every element that is
  * compared, a third of the suite's processor time. Here each place of an assertion writes when it is passed
@@ -50,10 +53,21 @@ static inline uint64_t patience_ns(uint64_t limit_ns)
     return limit_ns * (times != NULL && atoi(times) > 1 ? (uint64_t)atoi(times) : 1);
 }
 
+/* Views with room for all members, which tests have on their stacks. */
+static inline void harness_take_stack(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= HARNESS_STACK_BYTES)
+        return;
+    limit.rlim_cur = limit.rlim_max < HARNESS_STACK_BYTES ? limit.rlim_max : HARNESS_STACK_BYTES;
+    (void)setrlimit(RLIMIT_STACK, &limit);
+}
+
 /* static void cases(TCase *tc) adds the tests; the limit is for one test. */
 #define KEEL_TEST_MAIN(suite_name, cases, limit_s)                                                           \
     int main(void)                                                                                           \
     {                                                                                                        \
+        harness_take_stack();                                                                                \
         Suite *suite = suite_create(suite_name);                                                             \
         TCase *tcase = tcase_create(suite_name);                                                             \
         tcase_set_timeout(tcase, limit_s);                                                                   \

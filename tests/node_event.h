@@ -2,9 +2,8 @@
  * blocks that were executed, in messages and in bytes that were sent, and in time.
  *
  * A launcher and one agent of a run of `ranks`, one on each node; the other nodes are played. A program with
- * this in it is built with room for EVENT_RANKS_MAX ranks (KEEL_LIMIT_MEMBERS), and with a call at each basic
- * block where blocks are wanted (KEEL_COUNT_BLOCKS): these, and what is sent, are the same on every machine.
- */
+ * this in it is built with a call at each basic block where blocks are wanted (KEEL_COUNT_BLOCKS): these, and
+ * what is sent, are the same on every machine. */
 #ifndef KEEL_TESTS_NODE_EVENT_H
 #define KEEL_TESTS_NODE_EVENT_H
 

@@ -25,7 +25,7 @@ struct command {
     const char *name;
     int (*entry)(int argc, char **argv);
     const char *help; /* NULL: started by Keel itself */
-    bool leads;       /* or may come to: a step of the control plane has tables of 4,096 ranks on the stack */
+    bool leads;       /* or may come to: a step of the control plane has tables of all ranks on the stack */
 };
 enum { STACK_BYTES_OF_LEADERS = 6 << 20 };
 

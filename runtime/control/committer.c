@@ -55,7 +55,7 @@ static void discard(const struct keel_committer *committer, const struct drop *d
 
 static struct keel_bitset ranks_of(const struct keel_shard_summary *shards, uint32_t count)
 {
-    struct keel_bitset ranks = {{0}};
+    struct keel_bitset ranks = {.some = {0}};
     for (uint32_t i = 0; i < count; i++)
         keel_bitset_add(&ranks, shards[i].rank);
     return ranks;

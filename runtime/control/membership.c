@@ -225,7 +225,6 @@ static void begin_look(struct look *look, struct keel_membership *m, const struc
     look->times = times;
     look->now_ns = now_ns;
     look->ring_heard = false;
-    memset(&look->silent, 0, sizeof look->silent);
     look->accused_count = 0;
     look->active = 0;
     for (uint16_t i = 0; i < look->view->member_count; i++) {
@@ -238,6 +237,8 @@ static void begin_look(struct look *look, struct keel_membership *m, const struc
 
 static bool ring_says_silent(struct look *look, uint16_t node)
 {
+    if (!look->ring_heard)
+        memset(&look->silent, 0, sizeof look->silent);
     for (uint16_t i = 1; !look->ring_heard && i < look->m->node_count; i++) {
         const struct keel_seen_node *seen = &look->m->nodes[i];
         if (seen->heard && !seen->exited && seen->silent_node != KEEL_RANK_NONE &&

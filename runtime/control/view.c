@@ -130,8 +130,8 @@ static uint16_t count_staying(const struct keel_view *old, const struct keel_bit
 static void seat_members(const struct keel_view *old, const struct keel_view_change *change, uint16_t seats,
                          struct keel_view *next)
 {
-    struct candidates waiting;        /* large */
-    struct keel_bitset ranks = {{0}}; /* that are given */
+    struct candidates waiting;                /* large */
+    struct keel_bitset ranks = {.some = {0}}; /* that are given */
     uint16_t highest = 0;
     waiting.count = 0;
     for (uint16_t i = 0; i < old->member_count; i++) {
@@ -221,9 +221,16 @@ static void lay_out_anew(struct keel_view *next)
         next->shard_rank[s] = next->members[keel_view_first_place(s, next->shard_count, active)].rank;
 }
 
+static void clear_load(const struct keel_view *view, uint16_t load[KEEL_MEMBERS_MAX])
+{
+    for (uint16_t i = 0; i < view->member_count; i++)
+        load[view->members[i].rank] = 0;
+}
+
 static void move_shards(const struct keel_view *old, struct keel_view *next)
 {
-    uint16_t load[KEEL_MEMBERS_MAX] = {0};
+    uint16_t load[KEEL_MEMBERS_MAX]; /* by rank, of those who are there */
+    clear_load(next, load);
     for (uint32_t s = 0; s < next->shard_count; s++) {
         uint16_t rank = old->shard_rank[s];
         int at = keel_view_find_rank(next, rank);
@@ -276,8 +283,9 @@ static bool joins(const struct keel_view_change *change, const struct keel_membe
 static bool follows(const struct keel_view *old, const struct keel_view_change *change,
                     const struct keel_view *next, bool moved)
 {
-    uint16_t load[KEEL_MEMBERS_MAX] = {0}, least = KEEL_SHARDS_MAX, most = 0;
+    uint16_t load[KEEL_MEMBERS_MAX], least = KEEL_SHARDS_MAX, most = 0;
     struct keel_view_places places;
+    clear_load(next, load);
     keel_view_find_places(next, 0, &places);
     for (uint16_t i = 0; i < old->member_count; i++) {
         const struct keel_member *m = &old->members[i];
@@ -388,7 +396,7 @@ bool keel_view_valid(const struct keel_view *view)
         view->member_count > KEEL_MEMBERS_MAX || view->shard_count == 0 ||
         view->shard_count > KEEL_SHARDS_MAX || !members_valid(view))
         return false;
-    struct keel_bitset active = {{0}};
+    struct keel_bitset active = {.some = {0}};
     for (uint16_t i = 0; i < view->member_count && !view->members[i].spare; i++)
         keel_bitset_add(&active, view->members[i].rank);
     for (uint16_t s = 0; s < view->shard_count; s++)

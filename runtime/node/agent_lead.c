@@ -240,9 +240,9 @@ static void hear_teller(struct keel_agent_lead *lead)
 static void hear_what_is_asked(struct keel_agent_lead *lead)
 {
     hear_teller(lead);
-    struct keel_bitset away;
+    struct keel_bitset away = {.some = {0}};
     for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
-        away.words[i] = atomic_load(&lead->away[i]);
+        keel_bitset_put(&away, i, atomic_load(&lead->away[i]));
     if (memcmp(&away, &lead->asked, sizeof away) == 0)
         return;
     for (uint32_t node = 1; node < KEEL_NODES_MAX; node++) {

@@ -51,7 +51,7 @@ static void add_gate(const struct keel_launcher *launcher, uint16_t node, struct
 static void keep_gates(struct keel_launcher *launcher)
 {
     struct keel_run_gates gates = {.run = launcher->run};
-    struct keel_bitset have = {{0}};
+    struct keel_bitset have = {.some = {0}};
     uint16_t nodes[KEEL_NODE_CANDIDATES_MAX];
     const bool others = keel_job_holders(launcher->config->job) > 1;
     const uint32_t count = keel_node_candidates(launcher->control.node, nodes);

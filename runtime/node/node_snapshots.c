@@ -133,7 +133,7 @@ void keel_snapshots_collect(struct keel_node *node, const struct keel_wire_shard
     if (view != NULL && (!leader->committed_any || shard->step > leader->committed_step))
         set = find_set(node, shard->step, shard->attempt);
     if (set == NULL) {
-        struct keel_bitset alone = {{0}};
+        struct keel_bitset alone = {.some = {0}};
         keel_bitset_add(&alone, rank);
         drop_shards(node, shard->step, shard->attempt, &alone);
         return;

@@ -11,6 +11,7 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(((uint64_t)(random_state >> 8) * below) >> 24);
 }
 
+enum { MANY = 4096 };
 static uint16_t had[KEEL_MEMBERS_MAX + 1];
 
 /* Most are where they were, some are new, or come from a cut with more places. */
@@ -83,8 +84,8 @@ START_TEST(ranks_stay_where_they_were_as_far_as_columns_are_level)
 {
     static struct keel_axes axes;
     for (uint32_t i = 0; i < 4000; i++) {
-        const uint32_t most = i % 100 == 0 ? KEEL_MEMBERS_MAX : 20;
-        const uint32_t ranks = i % 100 == 0 ? KEEL_MEMBERS_MAX : 1 + next_random(most);
+        const uint32_t most = i % 100 == 0 ? MANY : 20;
+        const uint32_t ranks = i % 100 == 0 ? MANY : 1 + next_random(most);
         const uint32_t tensor = 1 + next_random(ranks < KEEL_SLICES_MAX ? ranks : KEEL_SLICES_MAX);
         draw_places(ranks, tensor);
         draw_stays(ranks, tensor, i % 2 == 1);

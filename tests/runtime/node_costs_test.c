@@ -2,7 +2,7 @@
  * (node_costs.h): a rack of 64 nodes is cut, and the others go on in one view.
  *
  * 1,024 nodes; `make test-long` takes 4,096, in 3 GB. COSTS_NODES=n and COSTS_WORKERS=m (up to 8 a node) in
- * the environment take others: the control plane is built with room for 32,768 ranks here. */
+ * the environment take others. */
 #include "node_cases.h"
 
 #include <stdio.h>

@@ -313,7 +313,7 @@ for limit in 12 16 18 20; do
     expect "a limit of $limit open files is named" 0 ""
     ! grep ': *$' "$root/log" >/dev/null; code=$?;         expect "and no line lacks its reason: $limit" 0 ""
 done
-# A stack that is too small is named, by whoever needs it: a step of who leads has tables of 4,096 ranks on it.
+# A stack that is too small is named, by whoever needs it: a step of who leads has tables of 32,768 ranks on it.
 for command in "run $job --out $root/stack" "agent --join 127.0.0.1:9 --key-file $root/none"; do
     (ulimit -s 2000 && timeout 600 "$KEEL" $command) >"$root/log" 2>&1; code=$?
     expect "a small stack: ${command%% *}" 3 "a limit of this machine or of its user is used up: 2000 KiB of stack are allowed, and 6144 are needed; raise the limit (ulimit -s)"

@@ -16,7 +16,7 @@ static struct keel_member worker(uint16_t node, uint8_t local, uint32_t incarnat
 /* Members to leave, a bit each. */
 static struct keel_bitset bits(uint64_t mask)
 {
-    struct keel_bitset set = {{0}};
+    struct keel_bitset set = {.some = {0}};
     for (uint32_t i = 0; i < 64; i++)
         if ((mask >> i & 1) != 0)
             keel_bitset_add(&set, i);
@@ -239,7 +239,7 @@ START_TEST(what_is_other_in_a_view_is_as_long_as_the_change)
 {
     const uint16_t ranks = KEEL_SHARDS_MAX, lost = 64;
     struct keel_view view = first_view(ranks, ranks, ranks), next;
-    struct keel_bitset gone = {{0}};
+    struct keel_bitset gone = {.some = {0}};
     for (uint32_t i = 0; i < lost; i++)
         keel_bitset_add(&gone, 100 + i);
     const struct keel_view_change change = {

@@ -6,10 +6,10 @@
 #ifndef KEEL_LIMITS_H
 #define KEEL_LIMITS_H
 
-/* Workers of a run, spares included, and nodes that they are on. Tests and benches of the control plane are
- * built with more or fewer; then all must be that includes this. */
+/* Workers of a run, spares included, and nodes that they are on: 8 on each of 4,096. Tests of the control
+ * plane are built with fewer; then all must be that includes this. */
 #ifndef KEEL_LIMIT_MEMBERS
-#define KEEL_LIMIT_MEMBERS 4096
+#define KEEL_LIMIT_MEMBERS 32768
 #endif
 #ifndef KEEL_LIMIT_NODES
 #if KEEL_LIMIT_MEMBERS < 4096
@@ -17,11 +17,6 @@
 #else
 #define KEEL_LIMIT_NODES 4096
 #endif
-#endif
-#if KEEL_LIMIT_MEMBERS > 4096
-#define KEEL_LIMIT_GROUP KEEL_LIMIT_MEMBERS
-#else
-#define KEEL_LIMIT_GROUP 4096
 #endif
 
 enum {
@@ -36,9 +31,10 @@ enum {
     KEEL_MESSAGE_BYTES = 16384 - 64,
 
     /* Collectives. A rank of a group has at most KEEL_CONNECTIONS_MAX connections in an epoch, for which
-     * queues are made when an endpoint is opened; schedules that are chosen automatically need 63. */
-    KEEL_GROUP_RANKS_MAX = KEEL_LIMIT_GROUP,
-    KEEL_GROUP_SHARDS_MAX = 4096,
+     * queues are made when an endpoint is opened; schedules that are chosen automatically need 63. A group
+     * has as many shards as ranks: owners of pieces have one each, and so has each rank in a barrier. */
+    KEEL_GROUP_RANKS_MAX = 32768,
+    KEEL_GROUP_SHARDS_MAX = KEEL_GROUP_RANKS_MAX,
     KEEL_CONNECTIONS_MAX = 256,
 
     /* Snapshots: ranks of one, and nodes of one set of parity. */
