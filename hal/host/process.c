@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/file.h>
 #include <keel/memory.h>
 #include <keel/process.h>
 #include <poll.h>
@@ -19,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const char self_link[] = "/proc/self/exe";
 #define REAP_LIMIT_NS (10 * KEEL_NS_PER_S)
 enum { FIRST_KEPT_FD = 3, KEEP_FDS_MAX = 16, PARKED_FD = FIRST_KEPT_FD + KEEP_FDS_MAX };
 
@@ -88,8 +90,8 @@ static bool place_kept(const int *keep_fds, uint32_t count, int report)
 }
 
 /* In the child, all signals blocked. Reports errno on `report_fd` when exec fails. */
-static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t count, int log_fd,
-                             int report_fd, pid_t parent, bool held)
+static _Noreturn void become(const char *file, char *const argv[], const int *keep_fds, uint32_t count,
+                             int log_fd, int report_fd, pid_t parent, bool held)
 {
     if (parent != 0)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -98,7 +100,7 @@ static _Noreturn void become(char *const argv[], const int *keep_fds, uint32_t c
     reset_signals(held);
     int report = park(report_fd, F_DUPFD_CLOEXEC);
     if (report >= 0 && place_standard(log_fd) && place_kept(keep_fds, count, report))
-        execv(argv[0], argv);
+        execv(file, argv);
     int error = errno;
     ssize_t ignored = write(report >= 0 ? report : report_fd, &error, sizeof error);
     (void)ignored;
@@ -139,11 +141,20 @@ static enum keel_status watch(pid_t pid, const char *name, struct keel_process *
     return KEEL_OK;
 }
 
+/* This very program, also where its file was replaced or removed since it began, as an upgrade does: a run's
+ * processes are of one release. */
+static const char *file_of(const char *path)
+{
+    char self[KEEL_PATH_BYTES];
+    return keel_self_path(self, sizeof self) == KEEL_OK && strcmp(self, path) == 0 ? self_link : path;
+}
+
 /* `parent`: with whom it dies; 0: with nobody. */
 static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t keep_fd_count, int log_fd,
                               pid_t parent, bool held, struct keel_process *out)
 {
     KEEL_ASSERT(keep_fd_count <= KEEP_FDS_MAX);
+    const char *file = file_of(argv[0]);
     int report[2];
     if (pipe2(report, O_CLOEXEC) != 0)
         return keel_fail_errno(errno, "%s: cannot be started", argv[0]);
@@ -153,7 +164,7 @@ static enum keel_status spawn(char *const argv[], const int *keep_fds, uint32_t 
     pid_t pid = fork();
     int fork_error = errno;
     if (pid == 0)
-        become(argv, keep_fds, keep_fd_count, log_fd, report[1], parent, held);
+        become(file, argv, keep_fds, keep_fd_count, log_fd, report[1], parent, held);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     close(report[1]);
     int exec_error = pid > 0 ? read_report(report[0]) : 0;
@@ -275,13 +286,17 @@ enum keel_status keel_process_succeeded(const struct keel_process_end *end, cons
 
 enum keel_status keel_self_path(char *out, uint64_t out_bytes)
 {
-    ssize_t length = readlink("/proc/self/exe", out, keel_size(out_bytes - 1));
+    static const char gone[] = " (deleted)"; /* what proc(5) adds */
+    ssize_t length = readlink(self_link, out, keel_size(out_bytes - 1));
     if (length < 0)
-        return keel_fail_errno(errno, "/proc/self/exe: cannot be read");
+        return keel_fail_errno(errno, "%s: cannot be read", self_link);
     if ((uint64_t)length == out_bytes - 1) /* perhaps cut short */
-        return keel_fail(KEEL_LIMIT, "/proc/self/exe: path of %llu bytes or more",
+        return keel_fail(KEEL_LIMIT, "%s: path of %llu bytes or more", self_link,
                          (unsigned long long)(out_bytes - 1));
     out[length] = '\0';
+    char *end = out + length - (ssize_t)(sizeof gone - 1);
+    if (end > out && strcmp(end, gone) == 0)
+        *end = '\0';
     return KEEL_OK;
 }
 

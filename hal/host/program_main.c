@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 /* Libraries load for a tenth of a second, and what they install for that time ends us silently, also by
  * signals that we were told to ignore. So signals wait from before their constructors until
@@ -35,6 +36,7 @@ static void begin(void)
     for (size_t i = 0; i < INTERRUPT_COUNT; i++)
         if (ignored[i])
             signal(interrupts[i], SIG_IGN);
+    prctl(PR_SET_NAME, keel_main_of_program.name); /* of a process that was started as /proc/self/exe too */
     signal(SIGXFSZ, SIG_IGN); /* a file beyond `ulimit -f` is an error with a name, like a full disk */
     keel_process_begin();
     sigprocmask(SIG_SETMASK, &mask_before, NULL);

@@ -94,7 +94,8 @@ bool keel_process_interrupted(void); /* any thread */
  * output, as keel_command_json_error prints one. Any thread. */
 void keel_process_tell_interrupts_as_json(bool json);
 
-/* The path of the running executable (/proc/self/exe). */
+/* The path of the running executable (/proc/self/exe), also where that file is no more. A process that is
+ * spawned by it is of the same executable, whatever lies there since. */
 enum keel_status keel_self_path(char *out, uint64_t out_bytes);
 /* share/keel/NAME beside the bin/ that it lies in: where an installed Keel has its boards, jobs and data. */
 enum keel_status keel_installed_path(char out[KEEL_PATH_BYTES], const char *name);
