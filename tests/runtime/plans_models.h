@@ -175,7 +175,7 @@ static keel_value grouped(struct writer *writer, keel_value x, uint64_t width)
 {
     struct plan_case *of = writer->of;
     const uint32_t kv_heads = of->heads, each = draw_of(&of->random, 1, 3), heads = kv_heads * each;
-    const uint32_t kind = draw_of(&of->random, 0, 4);
+    const uint32_t kind = draw_of(&of->random, 0, 2);
     const uint64_t inner = (uint64_t)heads * 4;
     const uint64_t columns[] = {inner, (uint64_t)kv_heads * 4, (uint64_t)kv_heads * 4};
     const uint64_t unit[] = {(uint64_t)each * 4, 4, 4};
