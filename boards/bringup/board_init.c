@@ -142,17 +142,32 @@ static enum keel_status write_folder(const char *folder, const struct draft *dra
 {
     char made[KEEL_PATH_BYTES], reason[KEEL_DETAIL_BYTES];
     first_missing(folder, made);
+    if (made[0] == '\0') /* the folder was there, without a README.md */
+        KEEL_TRY(keel_path_join(made, folder, "README.md"));
     enum keel_status status = keel_mkdir_all(folder);
     if (status == KEEL_OK)
         status = put(folder, "README.md", draft, print_readme);
     if (status == KEEL_OK)
         status = put(folder, "board.conf", draft, print_conf);
-    if (status != KEEL_OK && made[0] != '\0') {
+    if (status != KEEL_OK && keel_path_exists(made)) {
         snprintf(reason, sizeof reason, "%s", keel_detail());
         (void)keel_remove_tree(made);
         keel_detail_set(reason);
     }
     return status;
+}
+
+/* What a person wrote stays: the README of a board is theirs once it is drafted. */
+static enum keel_status none_there(const char *folder)
+{
+    static const char *const names[] = {"board.conf", "README.md"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[KEEL_PATH_BYTES];
+        KEEL_TRY(keel_path_join(path, folder, names[i]));
+        if (keel_path_exists(path))
+            return keel_fail(KEEL_INVALID, "%s is there already: take another name, or move it away", path);
+    }
+    return KEEL_OK;
 }
 
 static enum keel_status probe(const char *selector, struct keel_device_info *out)
@@ -188,11 +203,8 @@ static enum keel_status draft(const struct keel_command *command, char folder[KE
     struct keel_device_info info;
     struct keel_check_report report = {0};
     bool measured = false;
-    char path[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(folder, own->root, id));
-    KEEL_TRY(keel_path_join(path, folder, "board.conf"));
-    if (keel_path_exists(path))
-        return keel_fail(KEEL_INVALID, "%s is there already: take another name, or remove it", path);
+    KEEL_TRY(none_there(folder));
     KEEL_TRY(probe(own->device, &info));
     enum keel_status status = measure(own, &info, !command->json, &report, &measured);
     if (status == KEEL_OK)

@@ -204,6 +204,16 @@ code=$?
 echo "$said" >"$root/log"
 [ ! -e "$root/full" ] || code=99
 expect "a draft that cannot be written leaves no folder" 1 "README.md"
+mkdir -p "$root/own/acme/cpu"
+said=$(sh -c "ulimit -f 0; exec '$KEEL' board init acme/cpu --root '$root/own' --device host --unmeasured" 2>&1)
+code=$?
+echo "$said" >"$root/log"
+[ -z "$(ls -A "$root/own/acme/cpu")" ] || code=99
+expect "nor half of one in a folder that was there" 1 "README.md"
+echo "what was measured by hand" >"$root/own/acme/cpu/README.md"
+try init acme/cpu --device host --root "$root/own" --unmeasured
+[ "$(cat "$root/own/acme/cpu/README.md")" = "what was measured by hand" ] || code=99
+expect "a README that is there is left alone" 2 "README.md is there already"
 
 # ---- a folder from nothing: drafted, found, checked, recorded, compared ----
 try init acme/cpu --device pocl:0 --root "$root/boards" --unmeasured
