@@ -196,12 +196,14 @@ static enum keel_status open_board(const char *name, const struct keel_board_opt
         native.bank_style = (enum keel_bank_style)board->file.bank_style;
         native.code = board->artifacts != NULL ? &code : NULL;
     }
-    KEEL_TRY(keel_board_tune_read(&board->file, &info));
+    if (!options->without_tuning) {
+        KEEL_TRY(keel_board_tune_read(&board->file, &info));
+        KEEL_TRY(keel_board_clblast_read(&board->file, &info, &board->clblast));
+    }
     KEEL_TRY(keel_board_settings(&board->file, board->settings));
     board->kernels.settings = board->settings;
     board->kernels.setting_count = board->file.tunable_count;
     board->kernels.only_artifacts = board->only_artifacts;
-    KEEL_TRY(keel_board_clblast_read(&board->file, &info, &board->clblast));
     board->kernels.provider_parameters = board->clblast.parameters;
     board->kernels.provider_parameter_count = board->clblast.kernel_count;
     board->kernels.provider_file = board->clblast.path;

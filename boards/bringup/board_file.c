@@ -243,6 +243,8 @@ enum keel_status keel_board_tune_read(struct keel_board_file *file, const struct
     else if (status == KEEL_OK)
         keel_log(KEEL_LOG_WARN, "%s: tuned with driver \"%s\" and this is \"%s\": not used; keel board tune",
                  path, tuning->driver, info->driver_version);
+    else if (status == KEEL_INVALID)
+        status = keel_fail(status, "%s; remove the file, or make it anew: keel board tune", keel_detail());
     keel_free(tuning);
     return status;
 }

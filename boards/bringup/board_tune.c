@@ -137,7 +137,9 @@ static bool is_given(const struct tuner *tuner, uint32_t tunable)
 
 static enum keel_status search(struct tuner *tuner)
 {
-    snprintf(tuner->failed, sizeof tuner->failed, "its board.conf sets every tunable");
+    snprintf(tuner->failed, sizeof tuner->failed, "%s",
+             keel_remaining_ns(tuner->deadline_ns) > 0 ? "its board.conf sets every tunable"
+                                                       : "the time was up before the first: more --seconds");
     for (uint32_t i = 0; i < keel_tunable_count(); i++)
         if (!is_given(tuner, i) && !keel_tunable_get(i).native) /* trials are canonical */
             KEEL_TRY(tune_one(tuner, i));

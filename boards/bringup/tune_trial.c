@@ -159,7 +159,9 @@ static bool is_faster(const struct variant *one, const struct variant *other)
 
 static enum keel_status open_bench(const char *board, struct bench *bench)
 {
-    KEEL_TRY(keel_board_open(board, NULL, &bench->board));
+    /* The settings that hold are in the order; a file that is damaged must not keep its own remedy away. */
+    const struct keel_board_options options = {.without_tuning = true};
+    KEEL_TRY(keel_board_open(board, &options, &bench->board));
     struct keel_device *device = keel_board_device(bench->board);
     KEEL_TRY(keel_queue_create(device, &bench->queue));
     for (int i = 0; i < BUFFERS; i++)

@@ -38,8 +38,10 @@ verdict "tune.conf in its folder says the driver"
 verdict "what board.conf sets is not looked for"
 echo 'gemm.depth = deep' >>"$scratch/roots/test/board/tune.conf"
 "$keel" board check test/board --level 0 >"$scratch/out" 2>&1
-grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out"
-verdict "tune.conf is read when the board is opened, and its mistakes are named"
+grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out" && grep -q 'make it anew: keel board tune' "$scratch/out"
+verdict "tune.conf is read when the board is opened, and its mistakes are named, with the remedy"
+"$keel" board tune test/board --seconds 3600 >"$scratch/out" 2>&1 && ! grep -q deep "$scratch/roots/test/board/tune.conf"
+verdict "which works: a damaged tune.conf is made anew: $(cat "$scratch/out")"
 
 # what CLBlast's tuners found: files of theirs, cut down
 name=$("$keel" board list --json | grep -o '"name":"[^"]*"' | head -n 1 | cut -d '"' -f 4)
@@ -93,6 +95,8 @@ says() { # says SECONDS CLAIM WORDS: of a search that measures nothing
     [ $? -eq 3 ] && grep -q "$3" "$scratch/out" && ! [ -e "$scratch/roots/test/board/tune.conf" ]
     verdict "$2: $(cat "$scratch/out")"
 }
+conf ''
+says 0 "a search that has no time" "the time was up before"
 conf '[code]\nform = artifacts\n'
 says 3600 "a board whose artifacts are missing" "keel board build"
 conf ''

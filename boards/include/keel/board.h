@@ -123,6 +123,7 @@ struct keel_board; /* an open device, its file and its code */
 struct keel_board_options {
     uint32_t threads;         /* as struct keel_device_options */
     bool without_code;        /* no artifacts: from source, or for looking only */
+    bool without_tuning;      /* neither tune.conf nor clblast.conf: for who makes them anew */
     enum keel_class numerics; /* of its kernels */
 };
 
