@@ -421,21 +421,30 @@ static size_t claimed_items(const struct gate *gate)
     return items < KEEL_CHECK_BYTES / 8 ? items : KEEL_CHECK_BYTES / 8;
 }
 
+/* Whether the board claims groups of that shape: what it does not claim is no defect. */
+static bool claims(const struct gate *gate, const size_t local[3])
+{
+    const uint32_t *most = gate->run->on.info->max_items;
+    return local[0] <= most[0] && local[1] <= most[1] && local[2] <= most[2] &&
+           local[0] * local[1] * local[2] <= claimed_items(gate);
+}
+
 static void check_grids(struct keel_check_run *run)
 {
     static const struct keel_range ranges[] = {{{5000, 1, 1}, {1, 1, 1}},    {{70000, 1, 1}, {10, 1, 1}},
-                                               {{1, 65550, 1}, {1, 1, 1}},   {{3, 700, 1}, {1, 1, 1}},
-                                               {{2, 3, 200}, {1, 1, 1}},     {{8, 66, 24}, {8, 3, 2}},
-                                               {{131072, 2, 1}, {32, 1, 1}}, {{70, 70, 1}, {1, 1, 1}}};
+                                               {{65550, 1, 1}, {1, 1, 1}},   {{1, 65550, 1}, {1, 1, 1}},
+                                               {{3, 700, 1}, {1, 1, 1}},     {{2, 3, 200}, {1, 1, 1}},
+                                               {{8, 66, 24}, {8, 3, 2}},     {{131072, 2, 1}, {32, 1, 1}},
+                                               {{70, 70, 1}, {1, 1, 1}}};
     struct gate gate;
     bool going = begin_with_kernels(&gate, run);
-    const size_t most = going ? claimed_items(&gate) : 0;
     for (size_t i = 0; going && i < sizeof ranges / sizeof ranges[0]; i++)
-        if (ranges[i].local[0] * ranges[i].local[1] * ranges[i].local[2] <= most)
+        if (claims(&gate, ranges[i].local))
             going = try_grid(&gate, &ranges[i]);
-    for (size_t size = most; going && size > 1; size = size > 64 ? size / 4 : 1) {
+    for (size_t size = going ? claimed_items(&gate) : 0; going && size > 1; size = size > 64 ? size / 4 : 1) {
         const struct keel_range range = {{2 * size, 1, 1}, {size, 1, 1}};
-        going = try_grid(&gate, &range);
+        if (claims(&gate, range.local))
+            going = try_grid(&gate, &range);
     }
 }
 

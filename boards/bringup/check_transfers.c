@@ -19,6 +19,32 @@ enum {
 
 /* ---- round trips ---- */
 
+/* Host memory has guards too, and addresses that no alignment helps: what stands at `offset` is read to one,
+ * and written back from another. */
+static bool try_host_address(struct keel_check_run *run, uint32_t offset, uint32_t bytes)
+{
+    const uint32_t skew = offset % 64, before = GUARD + skew, all = before + bytes + GUARD;
+    uint8_t *wanted = run->got + BYTES / 2, *from = run->wanted + BYTES / 2 + skew;
+    memset(wanted, 0xa5, all);
+    memcpy(wanted + before, run->wanted, bytes);
+    memset(run->got, 0xa5, all);
+    if (!keel_step_read(run, run->buffer, offset, run->got + before, bytes) ||
+        !keel_step_same(run, run->got, wanted, all,
+                        "%" PRIu32 " bytes read to a host address that is %" PRIu32
+                        " behind a multiple of 64, and what is around them",
+                        bytes, skew))
+        return false;
+    memcpy(from, run->wanted, bytes);
+    memset(run->got, 0, bytes);
+    return keel_step_fill(run, run->buffer, 0, BYTES, 0) &&
+           keel_step_write(run, run->buffer, offset, from, bytes) &&
+           keel_step_read(run, run->buffer, offset, run->got, bytes) &&
+           keel_step_same(run, run->got, from, bytes,
+                          "%" PRIu32 " bytes written from a host address that is %" PRIu32
+                          " behind a multiple of 64",
+                          bytes, skew);
+}
+
 /* A write between guards: what is read with them is the data, and the guards as they were. */
 static bool try_round_trip(struct keel_check_run *run, uint32_t offset, uint32_t bytes)
 {
@@ -37,7 +63,8 @@ static bool try_round_trip(struct keel_check_run *run, uint32_t offset, uint32_t
     memset(run->got, 0, bytes);
     return keel_step_read(run, run->buffer, offset, run->got, bytes) &&
            keel_step_same(run, run->got, run->wanted, bytes, "%" PRIu32 " bytes written and read at %" PRIu32,
-                          bytes, offset);
+                          bytes, offset) &&
+           try_host_address(run, offset, bytes);
 }
 
 /* Offsets and sizes that no alignment helps; and the same place with other data again. */

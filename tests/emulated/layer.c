@@ -25,7 +25,7 @@
  * EMULATED_REPROGRAM_MS: 100.
  * EMULATED_INFO: "key=value;...", what the device claims, true or not. Keys: name vendor vendor_id version
  *   driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
- *   little_endian align_bits units group_items local local_type (1 memory of its own, 2 a part of the other)
+ *   little_endian align_bits units group_items item_sizes local local_type (1 memory of its own, 2 a part of the other)
  * lanes (that run in step) private (of each kernel) memory buffer single_fp double_fp, and which card it is,
  * by the queries of extensions: uuid, pci, topology_amd (hexadecimal digits, as the bytes lie in memory),
  * pci_bus_nv, pci_slot_nv. EMULATED_LOG: a file that gets a line for each program, build, reprogramming and
@@ -46,6 +46,7 @@
  *   over=N            more than N bytes (of an unmap: in its buffer)
  *   ragged=N          the bytes are no multiple of N
  *   unaligned=N       an offset is no multiple of N
+ *   host=N            the host address of a read is no multiple of N
  *   groups=N          more than N groups; rows=N: more than N of them in y; slabs=N: in z
  *   items=N           more than N work-items in a group
  *   queue=N           the queue was at least the N-th of its device that lived when it was made
@@ -74,7 +75,7 @@
  * event says that it is done while it is not short      a part of it is done: the first keep=N bytes, less=N
  * bytes fewer, the bytes modulo wrap=N, down to a multiple of align=N; of a launch: the groups, rows or slabs
  * that the filter allows shift      the offsets are wrong: modulo wrap=N, or down to a multiple of align=N
- *   spill      a write or fill goes on with zeros up to a multiple of align=N
+ *   spill      a write, fill or read goes on with zeros up to a multiple of align=N
  *   regroup    the groups of a launch are halved in x
  *   twice      a launch is done two times
  *   stale      a read gives what the last read of the same place gave; an argument keeps its last value

@@ -97,6 +97,7 @@ enum {
     X(OVER, "over")                                                                                          \
     X(RAGGED, "ragged")                                                                                      \
     X(UNALIGNED, "unaligned")                                                                                \
+    X(HOST, "host")                                                                                          \
     X(GROUPS, "groups")                                                                                      \
     X(ROWS, "rows")                                                                                          \
     X(SLABS, "slabs")                                                                                        \

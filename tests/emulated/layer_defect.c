@@ -137,6 +137,8 @@ static bool shape_matches(const struct layer_fault *fault, const struct layer_co
     if (is_set(fault, KEY_UNALIGNED) && command->offset % value[KEY_UNALIGNED] == 0 &&
         command->from % value[KEY_UNALIGNED] == 0)
         return false;
+    if (is_set(fault, KEY_HOST) && (uintptr_t)command->host % value[KEY_HOST] == 0)
+        return false;
     return is_over(fault, KEY_OVER, moved_bytes(command)) &&
            is_over(fault, KEY_GROUPS, all_groups(command)) &&
            is_over(fault, KEY_ROWS, groups_of(command, 1)) &&
@@ -345,13 +347,16 @@ static void spill(const struct layer_command *command)
     static const uint8_t zeros[SPILL_MAX];
     uint64_t align = command->spill->value[KEY_ALIGN], end = command->offset + command->bytes;
     size_t whole = 0;
-    layer_next->clGetMemObjectInfo(command->target, CL_MEM_SIZE, sizeof whole, &whole, NULL);
+    layer_next->clGetMemObjectInfo(command->mems[0], CL_MEM_SIZE, sizeof whole, &whole, NULL);
     uint64_t stop = (end + align - 1) / align * align;
     stop = stop < whole ? stop : whole;
     if (stop <= end || stop - end > SPILL_MAX)
         return;
     layer_next->clFinish(command->queue);
-    layer_next->clEnqueueWriteBuffer(command->queue, command->target, CL_TRUE, end, stop - end, zeros, 0,
+    if (command->call == CALL_READ)
+        memset((uint8_t *)command->host + command->bytes, 0, stop - end);
+    else
+        layer_next->clEnqueueWriteBuffer(command->queue, command->target, CL_TRUE, end, stop - end, zeros, 0,
                                      NULL, NULL);
 }
 
@@ -445,7 +450,7 @@ void layer_altered_end(struct layer_command *command, cl_int error)
         layer_next->clEnqueueBarrierWithWaitList(command->home, 1, &done, NULL);
         layer_next->clReleaseEvent(done);
     }
-    if (command->spill != NULL && command->target != NULL)
+    if (command->spill != NULL && (command->target != NULL || command->call == CALL_READ))
         spill(command);
     if (command->stale != NULL && command->call == CALL_READ)
         give_stale(command);

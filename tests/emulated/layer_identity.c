@@ -11,7 +11,7 @@
 
 enum { PLATFORMS_MAX = 16, DEVICES_MAX = 32, TEXT_BYTES = 1024 };
 
-enum fact_kind { FACT_TEXT, FACT_ULONG, FACT_UINT, FACT_SIZE, FACT_BOOL, FACT_BYTES };
+enum fact_kind { FACT_TEXT, FACT_ULONG, FACT_UINT, FACT_SIZE, FACT_SIZES, FACT_BOOL, FACT_BYTES };
 
 struct fact {
     const char *key; /* in EMULATED_INFO */
@@ -42,6 +42,7 @@ static const struct fact facts[] = {
     {"topology_amd", CL_DEVICE_TOPOLOGY_AMD, FACT_BYTES, NULL, NULL},
     {"units", CL_DEVICE_MAX_COMPUTE_UNITS, FACT_UINT, NULL, NULL},
     {"group_items", CL_DEVICE_MAX_WORK_GROUP_SIZE, FACT_SIZE, NULL, NULL},
+    {"item_sizes", CL_DEVICE_MAX_WORK_ITEM_SIZES, FACT_SIZES, NULL, NULL}, /* of each dimension */
     {"local", CL_DEVICE_LOCAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"local_type", CL_DEVICE_LOCAL_MEM_TYPE, FACT_UINT, NULL, NULL},
     {"lanes", CL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, FACT_SIZE, NULL, NULL},
@@ -76,11 +77,13 @@ static cl_int answer_number(enum fact_kind kind, uint64_t number, size_t value_b
                             size_t *value_bytes_ret)
 {
     cl_uint narrow = (cl_uint)number; /* also cl_bool */
-    size_t size = (size_t)number;
+    size_t size = (size_t)number, sizes[] = {size, size, size};
     if (kind == FACT_UINT || kind == FACT_BOOL)
         return layer_answer(&narrow, sizeof narrow, value_bytes, value, value_bytes_ret);
     if (kind == FACT_SIZE)
         return layer_answer(&size, sizeof size, value_bytes, value, value_bytes_ret);
+    if (kind == FACT_SIZES)
+        return layer_answer(sizes, sizeof sizes, value_bytes, value, value_bytes_ret);
     return layer_answer(&number, sizeof number, value_bytes, value, value_bytes_ret);
 }
 
