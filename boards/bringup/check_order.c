@@ -431,11 +431,10 @@ static bool claims(const struct gate *gate, const size_t local[3])
 
 static void check_grids(struct keel_check_run *run)
 {
-    static const struct keel_range ranges[] = {{{5000, 1, 1}, {1, 1, 1}},    {{70000, 1, 1}, {10, 1, 1}},
-                                               {{65550, 1, 1}, {1, 1, 1}},   {{1, 65550, 1}, {1, 1, 1}},
-                                               {{3, 700, 1}, {1, 1, 1}},     {{2, 3, 200}, {1, 1, 1}},
-                                               {{8, 66, 24}, {8, 3, 2}},     {{131072, 2, 1}, {32, 1, 1}},
-                                               {{70, 70, 1}, {1, 1, 1}}};
+    static const struct keel_range ranges[] = {
+        {{5000, 1, 1}, {1, 1, 1}},  {{70000, 1, 1}, {10, 1, 1}},  {{65550, 1, 1}, {1, 1, 1}},
+        {{1, 65550, 1}, {1, 1, 1}}, {{3, 700, 1}, {1, 1, 1}},     {{2, 3, 200}, {1, 1, 1}},
+        {{8, 66, 24}, {8, 3, 2}},   {{131072, 2, 1}, {32, 1, 1}}, {{70, 70, 1}, {1, 1, 1}}};
     struct gate gate;
     bool going = begin_with_kernels(&gate, run);
     for (size_t i = 0; going && i < sizeof ranges / sizeof ranges[0]; i++)

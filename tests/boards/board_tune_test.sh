@@ -26,6 +26,7 @@ launch.item_elements = 4096\ngemm.items = 1\ngemm.item_rows = 8\ngemm.item_colum
 }
 conf ''
 export KEEL_BOARDS="$scratch/roots" POCL_DEVICES=basic
+printf '[tune]\ndri' >"$scratch/roots/test/board/tune.conf" # it is made anew, so its damage does not matter
 "$keel" board tune test/board --seconds 3600 --json >"$scratch/out" 2>"$scratch/err"
 verdict "a board is tuned: $(cat "$scratch/err")"
 ! grep -e 'attention.kept = ' -e overlaps "$scratch/err"
@@ -40,8 +41,6 @@ echo 'gemm.depth = deep' >>"$scratch/roots/test/board/tune.conf"
 "$keel" board check test/board --level 0 >"$scratch/out" 2>&1
 grep -q 'tune.conf' "$scratch/out" && grep -q 'gemm.depth' "$scratch/out" && grep -q 'make it anew: keel board tune' "$scratch/out"
 verdict "tune.conf is read when the board is opened, and its mistakes are named, with the remedy"
-"$keel" board tune test/board --seconds 3600 >"$scratch/out" 2>&1 && ! grep -q deep "$scratch/roots/test/board/tune.conf"
-verdict "which works: a damaged tune.conf is made anew: $(cat "$scratch/out")"
 
 # what CLBlast's tuners found: files of theirs, cut down
 name=$("$keel" board list --json | grep -o '"name":"[^"]*"' | head -n 1 | cut -d '"' -f 4)
