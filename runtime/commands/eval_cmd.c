@@ -417,7 +417,6 @@ static const struct keel_command_kind eval_kind = {
                 "  keel eval runs/demo/ckpt/demo/step-300.1 --data book.txt --all\n"
                 "  keel eval runs/fashion --per-class --json | jq .classes\n",
     .options = options,
-    .begin = keel_trained_begin,
     .run = run};
 static const struct keel_command_kind *const kinds[] = {&eval_kind};
 static const struct keel_command_set set = {.name = "keel", .kinds = kinds, .kind_count = 1};

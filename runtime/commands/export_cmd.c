@@ -475,7 +475,6 @@ static const struct keel_command_kind export_kind = {
         "  keel export runs/demo demo-int8.safetensors --weights int8\n"
         "  keel export runs/demo demo-int4.safetensors --weights int4:64 --json | jq .loss_quantised\n",
     .options = options,
-    .begin = keel_trained_begin,
     .run = run};
 static const struct keel_command_kind *const kinds[] = {&export_kind};
 static const struct keel_command_set set = {.name = "keel", .kinds = kinds, .kind_count = 1};

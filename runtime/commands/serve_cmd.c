@@ -228,7 +228,6 @@ static int run(const struct keel_command *command)
 static void begin(void *own)
 {
     struct own *out = own;
-    keel_trained_begin(own);
     out->bind = "127.0.0.1";
     out->port = PORT;
     out->slots = SLOTS;

@@ -12,11 +12,6 @@
 
 enum { TRIES_MAX = 16, METER_NS = 100000000 };
 
-void keel_trained_begin(void *own)
-{
-    ((struct keel_trained_options *)own)->step = KEEL_TRAINED_NEWEST;
-}
-
 /* ---- what an operand names ----------------------------------------------------------------------------- */
 
 /* "step-12.3" */
@@ -27,6 +22,19 @@ static bool parse_step(const char *name, uint64_t *step, uint64_t *attempt)
         return false;
     snprintf(again, sizeof again, "step-%" PRIu64 ".%" PRIu64, *step, *attempt);
     return strcmp(name, again) == 0;
+}
+
+/* --step */
+static enum keel_status read_step(const char *text, struct keel_trained *out)
+{
+    char name[64];
+    out->newest = text == NULL;
+    if (text == NULL)
+        return KEEL_OK;
+    const int length = snprintf(name, sizeof name, "step-%s.0", text);
+    return length >= 0 && (size_t)length < sizeof name && parse_step(name, &out->step, &out->attempt)
+               ? KEEL_OK
+               : keel_fail(KEEL_INVALID, "--step %.40s: a whole number is wanted", text);
 }
 
 static enum keel_status see_step(void *context, const char *name)
@@ -78,8 +86,9 @@ static enum keel_status find_place(struct keel_trained *trained, const char *pat
     KEEL_TRY(take_last(real, inside, name, sizeof name));
     uint64_t step, attempt;
     if (parse_step(name, &step, &attempt)) {
-        if (trained->step != KEEL_TRAINED_NEWEST && trained->step != step)
+        if (!trained->newest && trained->step != step)
             return keel_fail(KEEL_INVALID, "%s: is not of step %" PRIu64, path, trained->step);
+        trained->newest = false;
         trained->step = step;
         trained->attempt = attempt;
         memcpy(real, inside, sizeof real);
@@ -187,7 +196,8 @@ enum keel_status keel_trained_find(const struct keel_trained_options *options, c
 {
     struct keel_job given;
     char directory[KEEL_PATH_BYTES];
-    *out = (struct keel_trained){.step = options->step};
+    *out = (struct keel_trained){.newest = false};
+    KEEL_TRY(read_step(options->step, out));
     KEEL_TRY(keel_quantise_read(options->weights, &out->quantise));
     if (!keel_path_is_file(path))
         return options->out == NULL
@@ -214,11 +224,12 @@ static enum keel_status check_model(const struct keel_job *job)
 }
 
 /* A row of the logits of GPT, Llama or Mixtral depends on its own sequence alone, so that one is computed and
- * not a batch; moe's experts have places for the tokens of a batch, and of a plug-in nothing is known. */
+ * not a batch, or as many as have a token for each of job.tensor slices; moe's experts have places for the
+ * tokens of a batch, and of a plug-in nothing is known. */
 static void choose_batch(struct keel_job *job)
 {
     if (job->kind == KEEL_MODEL_GPT || job->kind == KEEL_MODEL_LLAMA || job->kind == KEEL_MODEL_MIXTRAL)
-        job->batch = 1;
+        job->batch = (job->tensor + job->block - 1) / job->block;
 }
 
 enum keel_status keel_trained_find_text(const struct keel_trained_options *options, const char *path,
@@ -252,7 +263,7 @@ static enum keel_status choose(const struct keel_trained *trained, struct keel_s
 {
     uint32_t count, damaged;
     *out = (struct keel_snapshot_info){.step = trained->step, .attempt = trained->attempt};
-    if (trained->step != KEEL_TRAINED_NEWEST)
+    if (!trained->newest)
         return KEEL_OK;
     KEEL_TRY(keel_store_list(trained->store, out, 1, &count, &damaged));
     if (count == 0 && damaged > 0)
@@ -352,7 +363,7 @@ static bool is_gone(const struct keel_trained *trained)
 {
     struct keel_snapshot_info newest;
     uint32_t count;
-    return trained->step == KEEL_TRAINED_NEWEST &&
+    return trained->newest &&
            keel_store_list(trained->store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
            (newest.step != trained->info.step || newest.attempt != trained->info.attempt);
 }

@@ -10,15 +10,13 @@
 
 /* Options of these commands: the begin of each one's own struct. */
 struct keel_trained_options {
-    const char *out, *job, *device, *weights; /* NULL: not given */
-    uint64_t step;                            /* KEEL_TRAINED_NEWEST: not given */
+    const char *step, *out, *job, *device, *weights; /* NULL: not given */
     bool ema;
     struct keel_command_texts set;
 };
-#define KEEL_TRAINED_NEWEST UINT64_MAX
 /* clang-format off */
 #define KEEL_TRAINED_OPTIONS \
-    {"--step", "N", KEEL_COMMAND_COUNT, offsetof(struct keel_trained_options, step), \
+    {"--step", "N", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, step), \
      "the snapshot of that step; without it the newest"}, \
     {"--out", "DIR", KEEL_COMMAND_TEXT, offsetof(struct keel_trained_options, out), \
      "with JOB.conf: the run's directory, as of keel run; default runs/NAME"}, \
@@ -33,15 +31,14 @@ struct keel_trained_options {
     {"--set", "section.key=value", KEEL_COMMAND_TEXTS, offsetof(struct keel_trained_options, set), \
      "override any key of the job; may be repeated"}
 /* clang-format on */
-/* What they say without options. */
-void keel_trained_begin(void *own);
 
 struct keel_trained {
     char
         directory[KEEL_PATH_BYTES]; /* of the run, or of the snapshots where they lie in none: for messages */
     struct keel_job job;
     struct keel_store *store;
-    uint64_t step, attempt; /* that are meant; step KEEL_TRAINED_NEWEST: the newest */
+    bool newest;            /* is meant; else: */
+    uint64_t step, attempt; /* attempt 0: the newest of that step */
     struct keel_board *board;
     struct keel_data *data; /* the caller opens it, for `job`; owned from then on */
     struct keel_inference *inference;

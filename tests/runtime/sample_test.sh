@@ -35,6 +35,8 @@ agrees "another device" --device pocl:0
 agrees "by its seed" --seed 1337 --temperature 0.8 --top-p 1
 train demo tensor --ranks 2 --set job.tensor=2 --set parallel.tensor=2
 agrees "ranks that share slices"
+train demo slices --ranks 1 --set job.tensor=8 --set model.heads=8 --set model.block=4
+agrees "slices that are more than a block has tokens"
 train demo owners --ranks 3 --set parallel.zero=3
 agrees "owners of weights"
 train moe-demo moe --ranks 1
@@ -171,7 +173,16 @@ refused "a prompt that is no UTF-8" 2 "the prompt: the text is no UTF-8 at byte 
 train bert-demo bert --ranks 1 --set train.sample=0
 refused "a model that predicts no next token" 2 "its model predicts no next token" "$root/bert"
 refused "another model" 4 "the snapshot holds no tensor h.2." "$root/bytes" --set model.layers=3
+refused "a step that is no number" 2 "--step 4x: a whole number is wanted" "$root/one" --step 4x
+refused "the largest number of a step, which is one too" 3 "no committed snapshot of step 18446744073709551615" "$root/one" --step 18446744073709551615
 refused "a snapshot that is not there" 3 "keel ckpt ls $root/one says which there are" "$root/one" --step 3
+
+if [ -c /dev/full ]; then
+    "$KEEL" sample "$root/one" --tokens 9 >/dev/full 2>"$root/errors"
+    code=$?
+    check "a disk that is full, told once" '[ $code -eq 1 ] && [ "$(grep -c "^keel sample:.*cannot be written" "$root/errors")" -eq 1 ] && [ "$(wc -l <"$root/errors")" -eq 1 ]'
+    code=
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

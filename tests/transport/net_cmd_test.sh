@@ -98,6 +98,8 @@ chmod 644 "$root/other"
 check "a key that others can read" exits 3 "$keel" net check --join 127.0.0.1:0 --rank 0 --world 2 --key "$root/other"
 check "says what to do" errs "chmod 600"
 check "no key" exits 2 "$keel" net check --join 127.0.0.1:0 --rank 0 --world 2
+check "a shell without hosts" exits 2 "$keel" net check --ranks 2 --shell "$root/shell"
+check "is not passed over" errs "give --hosts, or leave it out"
 check "a shell that starts nothing" exits 5 "$keel" net check --hosts "$root/hosts" --join 127.0.0.1:0 \
     --key "$root/key" --shell false --timeout 5
 check "names a rank and its host" errs "its process on left ended"

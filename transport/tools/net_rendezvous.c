@@ -55,7 +55,6 @@ void keel_net_rendezvous_begin(struct keel_net_rendezvous *rendezvous)
 {
     *rendezvous = (struct keel_net_rendezvous){.timeout_s = 30,
                                                .carrier = "shared",
-                                               .shell = "ssh -o BatchMode=yes",
                                                .ranks = UINT64_MAX,
                                                .rank = UINT64_MAX};
 }
@@ -246,13 +245,15 @@ static enum keel_status quote_all(char *const *words, char *out, size_t out_byte
 static enum keel_status start_through_shell(struct hosting *hosting, struct rank_here *rank,
                                             const struct arguments *arguments)
 {
-    char command[COMMAND_BYTES], shell[COMMAND_BYTES], env[] = "/usr/bin/env";
+    const char *given = hosting->rendezvous->shell;
+    char command[COMMAND_BYTES], shell[COMMAND_BYTES] = "ssh -o BatchMode=yes", env[] = "/usr/bin/env";
     char *words[SHELL_WORDS_MAX + 4] = {env}, *rest = NULL;
     uint32_t count = 1;
     KEEL_TRY(quote_all(arguments->at, command, sizeof command));
-    if (strlen(hosting->rendezvous->shell) >= sizeof shell)
+    if (given != NULL && strlen(given) >= sizeof shell)
         return keel_fail(KEEL_LIMIT, "--shell: longer than %d bytes", COMMAND_BYTES);
-    memcpy(shell, hosting->rendezvous->shell, strlen(hosting->rendezvous->shell) + 1);
+    if (given != NULL)
+        memcpy(shell, given, strlen(given) + 1);
     for (char *word = strtok_r(shell, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         if (count > SHELL_WORDS_MAX)
             return keel_fail(KEEL_LIMIT, "--shell: more than %d words", SHELL_WORDS_MAX);
@@ -451,6 +452,8 @@ static const char *wrong_words(const struct keel_net_rendezvous *rendezvous)
         return "--join needs --rank R and --world N, R below N";
     if (rendezvous->join == NULL && (rendezvous->world != 0 || rendezvous->rank != UINT64_MAX))
         return "--rank and --world need --join, where the ranks meet";
+    if (rendezvous->shell != NULL && rendezvous->hosts == NULL)
+        return "--shell is how --hosts starts ranks: give --hosts, or leave it out";
     if (!rendezvous->member && rendezvous->join != NULL && rendezvous->ranks != UINT64_MAX)
         return "--ranks is of this machine alone; --join wants --world, --hosts a number behind each host";
     return NULL;
