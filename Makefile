@@ -492,9 +492,15 @@ $(BUILD)/man/keel-$(basename $(notdir $(1))).3: $(1) tests/setup/header_page.awk
 	$$(Q)awk -v header=$(basename $(notdir $(1))) -v date="$(PAGES_DATE)" -f tests/setup/header_page.awk $$< >$$@
 endef
 $(foreach header,$(public_headers),$(eval $(call header_page_rule,$(header))))
-lint: lint-deps $(header_pages)
+# A page of the keys of a job file, made of what --help says of them.
+keys_page := $(BUILD)/man/keel-job-file.5
+$(keys_page): $(BUILD)/keel tests/setup/keys_page.awk
+	@mkdir -p $(@D)
+	$(call say,MAN,$@)
+	$(Q)$(BUILD)/keel run --help >$@.help && awk -v date="$(PAGES_DATE)" -f tests/setup/keys_page.awk $@.help >$@
+lint: lint-deps $(header_pages) $(keys_page)
 	@clang-format --dry-run --Werror $(c_files)
-	@mandoc -T lint -W warning $(man_pages) $(header_pages)
+	@mandoc -T lint -W warning $(man_pages) $(header_pages) $(keys_page)
 	@$(MAKE) --no-print-directory -k -j$$(nproc) layers sizes names exports reachable doors mutant-rows tidy
 	@echo "lint: clean"
 format:
@@ -594,7 +600,7 @@ define install_boards
 for file in $(board_files); do install -D -m 644 "$$file" "$(DESTDIR)$(PREFIX)/share/keel/$$file" || exit 1; done
 sed 's|runtime/jobs/|$(PREFIX)/share/keel/jobs/|' boards/README.md > $(DESTDIR)$(PREFIX)/share/keel/boards/README.md
 endef
-install: all $(header_pages)
+install: all $(header_pages) $(keys_page)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/keel $(DESTDIR)$(PREFIX)/share/keel/jobs $(DESTDIR)$(PREFIX)/share/keel/examples
 	install -m 755 $(BUILD)/keel $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libkeel.a $(BUILD)/libkeel-ckpt.a $(DESTDIR)$(PREFIX)/lib/
@@ -605,7 +611,7 @@ ifeq ($(STATIC),no)
 	ln -sf libkeel-ckpt.so.0 $(DESTDIR)$(PREFIX)/lib/libkeel-ckpt.so
 endif
 	install -m 644 $(foreach room,$(ROOMS),$(wildcard $(room)/include/keel/*.h)) $(DESTDIR)$(PREFIX)/include/keel/
-	$(call install_pages,$(man_pages) $(header_pages))
+	$(call install_pages,$(man_pages) $(header_pages) $(keys_page))
 	for job in runtime/jobs/*.conf; do \
 	  sed 's|build/data/|$(PREFIX)/share/keel/data/|' "$$job" > "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" && \
 	  chmod 644 "$(DESTDIR)$(PREFIX)/share/keel/jobs/$${job##*/}" || exit 1; \

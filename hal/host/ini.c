@@ -26,15 +26,21 @@ static enum keel_status bad_value(const struct keel_ini_key *key, const char *va
     return keel_fail(KEEL_INVALID, "%s: %s.%s = %s: %s", where, key->section, key->name, value, wanted);
 }
 
+enum { RANGE_BYTES = 64 };
+static void print_range(const struct keel_ini_key *key, char out[RANGE_BYTES])
+{
+    if (key->type == KEEL_INI_U32 || key->type == KEEL_INI_U64)
+        snprintf(out, RANGE_BYTES, "%" PRIu64 " to %" PRIu64, (uint64_t)key->minimum,
+                 key->maximum < 0x1p64 ? (uint64_t)key->maximum : UINT64_MAX);
+    else
+        snprintf(out, RANGE_BYTES, "%.10g to %.10g", key->minimum, key->maximum);
+}
+
 static enum keel_status out_of_range(const struct keel_ini_key *key, const char *value, const char *where)
 {
-    char wanted[96];
-    if (key->type == KEEL_INI_U32 || key->type == KEEL_INI_U64)
-        snprintf(wanted, sizeof wanted, "out of range; %" PRIu64 " to %" PRIu64 " is allowed",
-                 (uint64_t)key->minimum, key->maximum < 0x1p64 ? (uint64_t)key->maximum : UINT64_MAX);
-    else
-        snprintf(wanted, sizeof wanted, "out of range; %.10g to %.10g is allowed", key->minimum,
-                 key->maximum);
+    char wanted[96], range[RANGE_BYTES];
+    print_range(key, range);
+    snprintf(wanted, sizeof wanted, "out of range; %s is allowed", range);
     return bad_value(key, value, where, wanted);
 }
 
@@ -381,8 +387,14 @@ void keel_ini_print_keys(const struct keel_ini_table *table, FILE *out)
 {
     for (uint32_t i = 0; i < table->key_count; i++) {
         const struct keel_ini_key *key = &table->keys[i];
-        char name[64];
+        char name[64], range[RANGE_BYTES];
         snprintf(name, sizeof name, "%s.%s", key->section, key->name);
-        fprintf(out, "  %-22s %s (%s)\n", name, key->help, key->initial);
+        print_range(key, range);
+        fprintf(out, "  %-22s %s (%s", name, key->help, key->initial);
+        if (key->type == KEEL_INI_CHOICE)
+            fprintf(out, "; %s", key->choices);
+        else if (key->type != KEEL_INI_BOOL && key->type != KEEL_INI_TEXT)
+            fprintf(out, "; %s", range);
+        fputs(")\n", out);
     }
 }

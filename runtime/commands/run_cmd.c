@@ -169,7 +169,7 @@ static void print_help(void)
          "fit,\n"
          "            5 interrupted but resumable\n"
          "\n"
-         "keys of a job file (default):");
+         "keys of a job file (default; range or choices):");
     keel_job_print_keys(stdout);
 }
 

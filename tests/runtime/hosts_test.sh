@@ -127,7 +127,7 @@ says() { # says CODE WORDS COMMAND...: ends with that code, and says that
 run() { "$KEEL" run "$here/../demo/drill.conf" --ranks 2 --out "$root/refused" "$@"; }
 agent() { "$KEEL" agent --join 127.0.0.1:9 --wait 1 "$@"; }
 check "ssh without hosts" says 2 'cluster.launch = ssh: which hosts' run --set cluster.launch=ssh
-check "hosts where all is local" says 2 'cluster.hosts says nothing with cluster.launch = local' run --set cluster.hosts=a,b
+check "hosts where all is local" says 2 'cluster.hosts = a,b says nothing to cluster.launch = local: leave it out; it is for cluster.launch = none, ssh, slurm' run --set cluster.hosts=a,b
 check "a host that is an option" says 2 'is no host' run --set cluster.launch=ssh --set cluster.hosts=-oProxyCommand=x,b
 printf 'a\n\0b\n' >"$root/no-text"
 check "a file of hosts that is no text" says 2 'no-text: is no text' run --set cluster.launch=ssh --set "cluster.hosts=$root/no-text"

@@ -26,11 +26,12 @@ check "make install" make --no-print-directory install "BUILD=$build" "PREFIX=$p
 check "a staged one" make --no-print-directory install "BUILD=$build" PREFIX=/opt/keel "DESTDIR=$root/stage"
 check "which names no file of the stage" sh -c "! grep -rqF '$root/stage' '$root/stage/opt/keel/share' '$root/stage/opt/keel/lib/pkgconfig'"
 check "but those of its place" grep -q '^path = /opt/keel/share/keel/data/english.txt' "$root/stage/opt/keel/share/keel/jobs/demo.conf"
-for page in keel-run.1 keel-job.1 keel-plan.1 keel-sim.1 keel-eval.1 keel-export.1 keel-sample.1 keel-serve.1 keel-import-model.1 keel-agent.1 keel-board.1 keel-ckpt.1 keel-net.1 keel-ckpt-format.5; do
+for page in keel-run.1 keel-job.1 keel-plan.1 keel-sim.1 keel-eval.1 keel-export.1 keel-sample.1 keel-serve.1 keel-import-model.1 keel-agent.1 keel-board.1 keel-ckpt.1 keel-net.1 keel-ckpt-format.5 keel-job-file.5; do
     check "$page is installed" [ -s "$prefix/share/man/man${page##*.}/$page" ]
 done
 
 # ---- what the options of keel run are, its page says ----
+check "the page of job files has every key" [ "$(grep -c '^\.It Cm ' "$prefix/share/man/man5/keel-job-file.5")" -eq "$("$prefix/bin/keel" run --help | grep -c '^  [a-z]*\.[a-z_0-9]* ')" ]
 for option in $("$prefix/bin/keel" run --help | sed -n 's/^  --\([a-z-]*\) .*/\1/p'); do
     check "the page of keel run has --$option" grep -q -- "^\.It Fl -$option\( \|\$\)" "$prefix/share/man/man1/keel-run.1"
     check "and its synopsis" grep -q -- "^\.Op Fl -$option\( \|\$\)" "$prefix/share/man/man1/keel-run.1"

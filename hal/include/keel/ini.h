@@ -72,7 +72,7 @@ enum keel_status keel_ini_override(const struct keel_ini_table *table, const cha
 enum keel_status keel_ini_write(const struct keel_ini_table *table, const void *object, FILE *out);
 /* The value of one key as a file would have it. */
 void keel_ini_format(const struct keel_ini_key *key, const void *object, char out[KEEL_INI_VALUE_BYTES]);
-/* For --help: a line for each key. */
+/* For --help: a line for each key, "name help (default; range or choices)". */
 void keel_ini_print_keys(const struct keel_ini_table *table, FILE *out);
 
 /* How many letters must change to make one name of the other (Levenshtein 1966; the first 64 letters): to

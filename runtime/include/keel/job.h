@@ -1,7 +1,7 @@
 /* job.h - a job file: what to train, on how many ranks, how safely.
  *
  * INI (inih): sections [job] [model] [data] [train] [snapshot] [cluster] [parallel]. Every key has a default,
- * a range and a line of help in one table (job.c); unknown keys are errors that name file, line and the
+ * a range and a line of help in one table (job_keys.c); unknown keys are errors that name file, line and the
  * nearest known key. */
 #ifndef KEEL_JOB_H
 #define KEEL_JOB_H
