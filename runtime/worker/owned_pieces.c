@@ -95,6 +95,22 @@ bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, 
     return layout->second[owner] == holder;
 }
 
+void keel_owned_sum_copies(const struct keel_owned_layout *layout, const struct keel_commit_record *records,
+                           uint64_t *sums)
+{
+    const struct keel_owners_map *of = &layout->owners.of;
+    uint64_t all[KEEL_MEMBERS_MAX]; /* groups: of the positions with the same number in each */
+    memset(all, 0, of->group * sizeof *all);
+    memset(sums, 0, of->count * sizeof *sums);
+    for (uint32_t p = 0; p < of->count; p++) {
+        all[p % of->group] += records[p].own;
+        if (of->group == of->count && layout->second[p] != KEEL_SEAT_NONE)
+            sums[layout->second[p]] += records[p].own;
+    }
+    for (uint32_t p = 0; p < of->count && of->group < of->count; p++)
+        sums[p] = all[p % of->group] - records[p].own;
+}
+
 /* Who has copies of our share, and whose we have. */
 static enum keel_status list_holders(const struct keel_owners_map *map, struct keel_owned_layout *layout)
 {

@@ -322,24 +322,6 @@ static uint32_t name_owners(const struct keel_tape_run *run, uint32_t position, 
     return count;
 }
 
-/* By position: the sum of the digests of those of whose pieces it has copies. */
-static void sum_copies(const struct keel_tape_run *run, uint64_t sums[KEEL_MEMBERS_MAX])
-{
-    const struct keel_owned_layout *now = &run->trainer->owned.now;
-    const struct keel_commit_record *records = run->trainer->records;
-    const uint32_t count = run->step->rank_count, group = now->owners.of.group;
-    uint64_t all[KEEL_MEMBERS_MAX]; /* groups: of the positions with the same number in each */
-    memset(all, 0, count * sizeof *all);
-    memset(sums, 0, count * sizeof *sums);
-    for (uint32_t p = 0; p < count; p++) {
-        all[p % group] += records[p].own;
-        if (group == now->owners.of.count && now->second[p] != KEEL_SEAT_NONE)
-            sums[now->second[p]] += records[p].own;
-    }
-    for (uint32_t p = 0; p < count && group < now->owners.of.count; p++)
-        sums[p] = all[p % group] - records[p].own;
-}
-
 /* parallel.zero: what a rank has of others is what they have. Nobody can tell who is right. */
 static enum keel_status check_copies(struct keel_tape_run *run)
 {
@@ -347,7 +329,7 @@ static enum keel_status check_copies(struct keel_tape_run *run)
     const struct keel_trainer_step *step = run->step;
     uint64_t sums[KEEL_MEMBERS_MAX];
     uint32_t r = 0;
-    sum_copies(run, sums);
+    keel_owned_sum_copies(&trainer->owned.now, trainer->records, sums);
     while (r < step->rank_count && sums[r] == trainer->records[r].copies)
         r++;
     if (r == step->rank_count)

@@ -324,6 +324,10 @@ struct keel_owned_stripe keel_owned_stripe(const struct keel_trainer *trainer, u
                                            uint32_t stripe);
 /* Has `holder` a copy of the share of `owner`, which is another? */
 bool keel_owned_copies(const struct keel_owned_layout *layout, uint32_t holder, uint32_t owner);
+/* By holder: the sum of what those say of themselves (`own` of their records, by position) of whose shares it
+ * has copies. Once over the positions, of which there may be thousands. */
+void keel_owned_sum_copies(const struct keel_owned_layout *layout, const struct keel_commit_record *records,
+                           uint64_t *sums);
 /* Where an element of the flat buffers lies in those of a layout, and how many follow it there. False: it
  * does not, and so many before the next that does. */
 bool keel_owned_find(const struct keel_owned_layout *layout, uint32_t bucket_count, uint64_t element,

@@ -10,31 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { NEWCOMER = 7, STEP = 100, EPOCH = 3 };
 
 static struct keel_worker worker;
 static struct keel_device *device;
 static uint32_t node[KEEL_MEMBERS_MAX];
-static atomic_uint_fast64_t progress;
-
-static const struct keel_job gpt = {.seed = 5,
-                                    .shards = 4,
-                                    .ranks = 1,
-                                    .layers = 12,
-                                    .heads = 4,
-                                    .width = 256,
-                                    .block = 8,
-                                    .bias = true,
-                                    .val_fraction = 0.1F,
-                                    .steps = 2,
-                                    .microbatches = 1,
-                                    .batch = 2,
-                                    .learning_rate = 1e-2F,
-                                    .storage = KEEL_F32,
-                                    .parallel = {.holders = 2, .bucket_bytes = 1 << 20},
-                                    .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F}};
 
 static void ok(enum keel_status status)
 {
@@ -44,40 +25,17 @@ static void ok(enum keel_status status)
     exit(EXIT_FAILURE);
 }
 
-static void open_data(void)
-{
-    char path[] = "/tmp/keel-view-change-XXXXXX";
-    const int fd = mkstemp(path);
-    for (uint32_t i = 0; i < 4096; i++) {
-        const char letter = (char)('a' + (i * i + i / 7) % 26);
-        KEEL_ASSERT(fd >= 0 && write(fd, &letter, 1) == 1);
-    }
-    close(fd);
-    snprintf(worker.job.path, sizeof worker.job.path, "%s", path);
-    ok(keel_data_open(&worker.job, &worker.data));
-    unlink(path);
-}
-
 static void open_worker(enum keel_zero zero)
 {
     memset(&worker, 0, sizeof worker);
-    worker.job = gpt;
+    worker.job = view_job(12, 256, 1 << 20);
     worker.job.parallel.zero = zero;
-    open_data();
-    ok(keel_device_open("host", NULL, &device));
-    const struct keel_trainer_config config = {.job = &worker.job,
-                                               .data = worker.data,
-                                               .device = device,
-                                               .stall_ns = UINT64_C(60000000000),
-                                               .progress = &progress};
-    ok(keel_trainer_create(&config, &worker.trainer));
+    ok(view_worker_open(&worker, &device));
 }
 
 static void close_worker(void)
 {
-    keel_trainer_destroy(worker.trainer);
-    keel_device_close(device);
-    keel_data_close(worker.data);
+    view_worker_close(&worker, device);
 }
 
 /* All have the state but the newcomer; of owners each has its share, and that of the one before. */

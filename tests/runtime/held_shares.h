@@ -1,10 +1,64 @@
-/* held_shares.h - which shares the ranks of a view say that they hold, as a gather of all leaves it. */
+/* held_shares.h - a worker that computes what follows from a view and trains nothing, and which shares the
+ * ranks of a view say that they hold, as a gather of all leaves it. */
 #ifndef HELD_SHARES_H
 #define HELD_SHARES_H
 
 #include "worker_internal.h"
 #include <keel/memory.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* A GPT of so many layers and of that width. */
+static inline struct keel_job view_job(uint32_t layers, uint32_t width, uint64_t bucket_bytes)
+{
+    return (struct keel_job){.seed = 5,
+                             .shards = 4,
+                             .ranks = 1,
+                             .layers = layers,
+                             .heads = 4,
+                             .width = width,
+                             .block = 8,
+                             .bias = true,
+                             .val_fraction = 0.1F,
+                             .steps = 2,
+                             .microbatches = 1,
+                             .batch = 2,
+                             .learning_rate = 1e-2F,
+                             .parallel = {.holders = 2, .bucket_bytes = bucket_bytes},
+                             .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F}};
+}
+
+/* Data of 4 KiB and a trainer on the host, of worker->job; all else of the worker is zero. */
+static inline enum keel_status view_worker_open(struct keel_worker *worker, struct keel_device **device)
+{
+    static atomic_uint_fast64_t progress;
+    char path[] = "/tmp/keel-view-XXXXXX", text[4096];
+    for (uint32_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + (i * i + i / 7) % 26);
+    const int fd = mkstemp(path);
+    KEEL_ASSERT(fd >= 0 && write(fd, text, sizeof text) == (ssize_t)sizeof text);
+    close(fd);
+    snprintf(worker->job.path, sizeof worker->job.path, "%s", path);
+    const enum keel_status status = keel_data_open(&worker->job, &worker->data);
+    unlink(path);
+    KEEL_TRY(status);
+    KEEL_TRY(keel_device_open("host", NULL, device));
+    const struct keel_trainer_config config = {.job = &worker->job,
+                                               .data = worker->data,
+                                               .device = *device,
+                                               .stall_ns = UINT64_C(60000000000),
+                                               .progress = &progress};
+    return keel_trainer_create(&config, &worker->trainer);
+}
+
+static inline void view_worker_close(struct keel_worker *worker, struct keel_device *device)
+{
+    keel_trainer_destroy(worker->trainer);
+    keel_device_close(device);
+    keel_data_close(worker->data);
+}
 
 static struct {
     struct keel_share_run *runs, *empties; /* owned until they are placed */

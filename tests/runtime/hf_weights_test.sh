@@ -5,44 +5,12 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/script.sh"
-case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
-explain() { tail -n 5 "$root/log" "$root/errors"; }
+names=hf
+. "$here/weights.sh"
 
-job() { # NAME: what of a job is common
-    cat <<END
-[job]
-name = $1
-[data]
-path = $text
-vocab = byte
-[train]
-steps = 4
-decay_steps = 4
-warmup_steps = 1
-batch = 2
-eval_every = 0
-eval_batches = 3
-[snapshot]
-every = 2
-[cluster]
-device = host
-timeout_s = 2
-[model]
-layers = 2
-heads = 4
-width = 16
-block = 16
-END
-}
-{ job bert; printf 'kind = bert\ndropout = 0.1\n'; } >"$root/bert.conf"
-{ job mixtral; printf 'kind = mixtral\nkv_heads = 2\nhidden = 24\nexperts = 3\ntied = false\n'; } >"$root/mixtral.conf"
-train() { # JOB DIR ARGUMENTS...
-    job=$1 out=$root/$2
-    shift 2
-    timeout 600 "$KEEL" run "$root/$job.conf" --out "$out" "$@" >"$root/log" 2>"$root/errors"
-}
-told() { "$KEEL" eval "$root/$1" --json 2>"$root/errors" | grep -o '"loss_bits":"[0-9a-f]*"'; }
-header() { head -c 60000 "$root/$1-hf/model.safetensors" | grep -aqF "$2"; }
+text_job() { job "$1" "$text" && printf 'layers = 2\nheads = 4\nwidth = 16\nblock = 16\n[data]\nvocab = byte\n[model]\n'; }
+{ text_job bert; printf 'kind = bert\ndropout = 0.1\n'; } >"$root/bert.conf"
+{ text_job mixtral; printf 'kind = mixtral\nkv_heads = 2\nhidden = 24\nexperts = 3\ntied = false\n'; } >"$root/mixtral.conf"
 
 for name in bert mixtral; do
     train $name $name --set job.tensor=2

@@ -6,39 +6,12 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/script.sh"
-case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
-explain() { tail -n 5 "$root/log" "$root/errors"; }
+names=torch
+. "$here/weights.sh"
 data=$PWD/build/data/fashion
 
-job() { # NAME: what of a job is common
-    cat <<END
-[job]
-name = $1
-[data]
-path = $data
-[train]
-steps = 4
-decay_steps = 4
-warmup_steps = 1
-batch = 2
-eval_every = 0
-eval_batches = 3
-[snapshot]
-every = 2
-[cluster]
-device = host
-timeout_s = 2
-[model]
-END
-}
-{ job deep; printf 'kind = resnet\ndepth = 50\nwidth = 4\n'; } >"$root/deep.conf"
-{ job vit; printf 'kind = vit\nlayers = 2\nheads = 4\nwidth = 16\npatch = 7\n'; } >"$root/vit.conf"
-train() { # JOB DIR ARGUMENTS...
-    job=$1 out=$root/$2
-    shift 2
-    timeout 600 "$KEEL" run "$root/$job.conf" --out "$out" "$@" >"$root/log" 2>"$root/errors"
-}
-told() { "$KEEL" eval "$root/$1" --json 2>"$root/errors" | grep -o '"loss_bits":"[0-9a-f]*"'; }
+{ job deep "$data"; printf 'kind = resnet\ndepth = 50\nwidth = 4\n'; } >"$root/deep.conf"
+{ job vit "$data"; printf 'kind = vit\nlayers = 2\nheads = 4\nwidth = 16\npatch = 7\n'; } >"$root/vit.conf"
 there_and_back() { # JOB DIR ARGUMENTS...: its weights, as torch has them, into a new run
     job=$1 from=$2
     shift 2
@@ -50,7 +23,6 @@ there_and_back() { # JOB DIR ARGUMENTS...: its weights, as torch has them, into 
     was=$(told "$from")
     check "$job: with the same loss" [ -n "$was" -a "$(told "$from-in")" = "$was" ]
 }
-header() { head -c 60000 "$root/$1-torch/model.safetensors" | grep -aqF "$2"; }
 
 train deep deep
 check "a network of a depth is trained" [ $? -eq 0 ]
@@ -72,7 +44,7 @@ check "and patches" header vit '"vit.embeddings.patch_embeddings.projection.weig
 "$KEEL" plan "$root/vit/job.conf" --config-json >"$root/vit-torch/config.json" 2>"$root/errors"
 check "and a config.json" grep -q '"ViTForImageClassification".*"intermediate_size":64,.*"image_size":\[28,28\],.*"patch_size":7,' "$root/vit-torch/config.json"
 
-{ job alexnet | sed "s|^path = .*|path = $root/large|"; printf 'kind = alexnet\nwidth = 4\ndropout = 0.5\n'; } >"$root/alexnet.conf"
+{ job alexnet "$root/large"; printf 'kind = alexnet\nwidth = 4\ndropout = 0.5\n'; } >"$root/alexnet.conf"
 python3 - "$root/large" <<'END'
 import os, random, struct, sys
 random.seed(3)
@@ -109,7 +81,7 @@ if command -v protoc >/dev/null; then # Debian's protobuf-compiler: another read
 else
     echo "note: no protoc here (protobuf-compiler)"
 fi
-{ job onnx | sed 's/^steps = .*/steps = 0/'; printf 'kind = %s\nvocab = 10\n' "$root/deep.onnx"; } >"$root/onnx.conf"
+{ job onnx "$data" | sed 's/^steps = .*/steps = 0/'; printf 'kind = %s\nvocab = 10\n' "$root/deep.onnx"; } >"$root/onnx.conf"
 train onnx onnx
 check "and has its loss" awk -v a="$(sed -n 's/.*validation \([0-9.]*\).*/\1/p' "$root/log")" \
     -v b="$("$KEEL" eval "$root/deep" --json | sed -n 's/.*"loss":\([0-9.]*\).*/\1/p')" 'BEGIN { d = a - b; exit !(b > 0 && d * d < 1e-8) }'

@@ -6,10 +6,10 @@
  * written down here a second time, element by element. */
 #include "harness.h"
 #include "held_shares.h"
+#include "trainer_internal.h"
 #include <keel/file.h>
 #include <keel/memory.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { RANKS = 9, EPOCHS = 4, FLAT = 1 << 15, CASES = 600, SLICES = 4, PLACES = 2 };
 
@@ -25,34 +25,6 @@ static uint32_t next_random(uint32_t below)
 static struct keel_worker worker;
 static uint32_t places = 1; /* of slices, of which the engine has one's */
 static struct keel_device *device;
-static atomic_uint_fast64_t progress;
-
-static const struct keel_job small = {.seed = 5,
-                                      .shards = 4,
-                                      .ranks = 1,
-                                      .layers = 1,
-                                      .heads = 4,
-                                      .width = 36,
-                                      .block = 8,
-                                      .bias = true,
-                                      .val_fraction = 0.1F,
-                                      .steps = 2,
-                                      .microbatches = 1,
-                                      .batch = 2,
-                                      .learning_rate = 1e-2F,
-                                      .parallel = {.holders = 2, .bucket_bytes = 24000},
-                                      .update = {.beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F}};
-
-static void make_text(char path[])
-{
-    const int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    for (uint32_t i = 0; i < 4096; i++) {
-        const char letter = (char)('a' + (i * i + i / 7) % 26);
-        ck_assert_int_eq(write(fd, &letter, 1), 1);
-    }
-    close(fd);
-}
 
 /* What flat elements are: the end of the page that one lies in, and what is kept of it; nothing of gaps. */
 static uint32_t flat_count;
@@ -76,25 +48,14 @@ static void map_tile(struct keel_engine *engine, const struct keel_tile *tile)
 static void open_worker(enum keel_zero zero, uint32_t tensor, enum keel_optimizer optimizer,
                         enum keel_dtype storage)
 {
-    char path[] = "/tmp/keel-sync-moves-XXXXXX";
     memset(&worker, 0, sizeof worker);
-    worker.job = small;
+    worker.job = view_job(1, 36, 24000);
     worker.job.parallel.zero = zero;
     worker.job.tensor = tensor;
     worker.job.optimizer = optimizer;
     worker.job.storage = storage;
     worker.job.ema = storage == KEEL_F32 ? 0.9F : 0.0F;
-    make_text(path);
-    strcpy(worker.job.path, path);
-    ck_ok(keel_data_open(&worker.job, &worker.data));
-    unlink(path);
-    ck_ok(keel_device_open("host", NULL, &device));
-    const struct keel_trainer_config config = {.job = &worker.job,
-                                               .data = worker.data,
-                                               .device = device,
-                                               .stall_ns = UINT64_C(60000000000),
-                                               .progress = &progress};
-    ck_ok(keel_trainer_create(&config, &worker.trainer));
+    ck_ok(view_worker_open(&worker, &device));
 }
 
 /* The engine as it is now. */
@@ -112,9 +73,7 @@ static void map_elements(void)
 static void close_worker(void)
 {
     places = 1;
-    keel_trainer_destroy(worker.trainer);
-    keel_device_close(device);
-    keel_data_close(worker.data);
+    view_worker_close(&worker, device);
 }
 
 /* ---- who has and needs what, by definition ------------------------------------------------------------- */
@@ -884,6 +843,36 @@ static void add_case(Suite *suite, const char *name, void (*open)(void), const T
     suite_add_tcase(suite, tc);
 }
 
+/* One rule, whether it is asked of two positions or summed over all. */
+START_TEST(what_owners_say_is_summed_by_who_has_copies_of_their_shares)
+{
+    enum { POSITIONS = 12 };
+    uint32_t second[POSITIONS], node[POSITIONS];
+    static struct keel_commit_record records[POSITIONS];
+    for (uint32_t count = 1; count <= POSITIONS; count++)
+        for (uint32_t group = 1; group <= count; group++)
+            for (uint32_t holders = 1; holders <= 2 && count % group == 0; holders++) {
+                struct keel_owned_layout layout = {
+                    .owners.of = {.count = count, .group = group, .holders = holders, .node = node},
+                    .second = second};
+                uint64_t sums[POSITIONS];
+                for (uint32_t p = 0; p < count; p++) {
+                    node[p] = p / 3;
+                    records[p].own = UINT64_C(1) << p | UINT64_MAX << 40;
+                }
+                ck_ok(keel_second_holders(&layout.owners.of, second));
+                keel_owned_sum_copies(&layout, records, sums);
+                for (uint32_t holder = 0; holder < count; holder++) {
+                    uint64_t sum = 0;
+                    for (uint32_t owner = 0; owner < count; owner++)
+                        sum += keel_owned_copies(&layout, holder, owner) ? records[owner].own : 0;
+                    ck_assert_msg(sums[holder] == sum, "%u positions, groups of %u, holder %u", count, group,
+                                  holder);
+                }
+            }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sync_moves");
@@ -894,7 +883,8 @@ int main(void)
                                   what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
                                   a_layout_is_whole_when_all_are_where_they_were_with_all_weights,
                                   one_newcomer_among_thousands_of_owners};
-    const TTest *const gathered[] = {the_digest_of_a_piece_is_not_said_to_be_that_of_the_model};
+    const TTest *const gathered[] = {the_digest_of_a_piece_is_not_said_to_be_that_of_the_model,
+                                     what_owners_say_is_summed_by_who_has_copies_of_their_shares};
     const TTest *const sliced[] = {
         slices_come_from_their_own_column_alone, what_ranks_read_of_a_snapshot_reaches_all_who_need_it,
         who_is_a_step_behind_and_has_its_sums_catches_up, nobody_is_missed_where_all_are_there};
@@ -903,7 +893,7 @@ int main(void)
     add_case(suite, "owned", open_owned, owned, 4);
     add_case(suite, "sliced", open_sliced, sliced, 4);
     add_case(suite, "sliced-owned", open_sliced_owned, owned, 3);
-    add_case(suite, "gathered", open_gathered, gathered, 1);
+    add_case(suite, "gathered", open_gathered, gathered, 2);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
