@@ -3,6 +3,7 @@
 #include "run_plan.h"
 #include "trainer.h"
 #include <inttypes.h>
+#include <keel/log.h>
 #include <keel/memory.h>
 #include <stdio.h>
 
@@ -92,9 +93,18 @@ enum keel_status keel_plan_read_cuts(const struct keel_job *job, const struct ke
                                      struct keel_device *device, uint32_t places,
                                      struct keel_plan_model *model)
 {
-    for (uint32_t count = 1; count < job->tensor; count++)
-        if (keel_plan_has_cut(model, places, count))
-            KEEL_TRY(read_cut(job, data, device, count, model));
+    for (uint32_t count = 1; count < job->tensor; count++) {
+        const enum keel_status status =
+            keel_plan_has_cut(model, places, count) ? read_cut(job, data, device, count, model) : KEEL_OK;
+        const bool cannot = status == KEEL_INVALID || status == KEEL_UNSUPPORTED;
+        if (!cannot || job->parallel.tensor != 0)
+            KEEL_TRY(status);
+        if (cannot)
+            keel_log(KEEL_LOG_WARN,
+                     "plans where a rank has %u of the job.tensor = %u slices are left out: %s", count,
+                     job->tensor, keel_detail());
+        model->cuts[count].refused = cannot;
+    }
     return KEEL_OK;
 }
 

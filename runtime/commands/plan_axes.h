@@ -29,7 +29,8 @@ enum keel_status keel_plan_axes_make(const struct keel_job *job, const struct ke
                                      const struct keel_engine *engine, uint32_t seats,
                                      struct keel_plan_axes *out);
 /* What activations take of a device that has as many slices as a place has in plans of up to so many places.
- */
+ * A count for which there is no engine leaves out its plans, with a warning, where parallel.tensor is open;
+ * else it is an error. */
 enum keel_status keel_plan_read_cuts(const struct keel_job *job, const struct keel_data *data,
                                      struct keel_device *device, uint32_t places,
                                      struct keel_plan_model *model);

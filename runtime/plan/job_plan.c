@@ -480,6 +480,13 @@ static uint32_t put_plans(const struct keel_plan_model *model, const struct keel
     return count;
 }
 
+/* Whether there is an engine for each of so many places. */
+static bool can_be_cut(const struct keel_plan_model *model, uint32_t places)
+{
+    return !model->cuts[model->tensor / places].refused &&
+           !model->cuts[(model->tensor + places - 1) / places].refused;
+}
+
 enum keel_status keel_plan_list(const struct keel_plan_model *model, const struct keel_parallel *asked,
                                 uint32_t seats, struct keel_job_plan **out, uint32_t *out_count)
 {
@@ -488,7 +495,8 @@ enum keel_status keel_plan_list(const struct keel_plan_model *model, const struc
     KEEL_TRY(keel_alloc((uint64_t)ZERO_STAGES * model->tensor, sizeof *plans, &plans));
     for (uint32_t tensor = 1; tensor <= model->tensor; tensor++) {
         const uint32_t most = seats / tensor < model->shards ? seats / tensor : model->shards;
-        if ((asked->tensor != 0 && asked->tensor != tensor) || most == 0 || asked->data > most)
+        if ((asked->tensor != 0 && asked->tensor != tensor) || most == 0 || asked->data > most ||
+            !can_be_cut(model, tensor))
             continue;
         count += put_plans(model, asked, asked->data != 0 ? asked->data : most, tensor, &plans[count]);
     }
@@ -608,8 +616,8 @@ uint32_t keel_plan_fewest_seats(const struct keel_plan_model *model, const struc
 {
     uint32_t fewest = 0;
     for (uint32_t tensor = 1; tensor <= model->tensor; tensor++) {
-        const uint32_t data =
-            asked->tensor == 0 || asked->tensor == tensor ? fewest_positions(model, asked, tensor) : 0;
+        const bool may = (asked->tensor == 0 || asked->tensor == tensor) && can_be_cut(model, tensor);
+        const uint32_t data = may ? fewest_positions(model, asked, tensor) : 0;
         if (data > 0 && (fewest == 0 || data * tensor < fewest))
             fewest = data * tensor;
     }

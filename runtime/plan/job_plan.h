@@ -65,6 +65,7 @@ struct keel_plan_cut {
     uint64_t weight_window_bytes; /* of weights that come from them */
     uint64_t gathered_bytes;      /* of those: what comes in a microbatch, ... */
     uint32_t gather_count;        /* ... by so many gathers */
+    bool refused;                 /* there is no engine of so many slices: nor a plan, but keel_plan_make */
 };
 
 /* What of a job a plan follows from. */

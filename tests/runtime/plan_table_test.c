@@ -185,6 +185,28 @@ START_TEST(axes_that_are_left_open_are_those_of_a_plan_that_fits)
 }
 END_TEST
 
+START_TEST(a_cut_that_no_engine_has_leaves_out_its_plans_alone)
+{
+    const struct keel_parallel any = {.holders = 2};
+    for (uint32_t count = 1; count < SLICES; count++) {
+        struct keel_job_plan *plans;
+        uint32_t plan_count, widths = 0;
+        model.cuts[count].refused = true;
+        ck_ok(keel_plan_list(&model, &any, SLICES, &plans, &plan_count));
+        for (uint32_t i = 0; i < plan_count; i++)
+            widths |= 1U << plans[i].tensor;
+        keel_free(plans);
+        for (uint32_t places = 1; places <= SLICES; places++) {
+            const struct keel_parallel asked = {.holders = 2, .tensor = places};
+            const bool has = SLICES / places == count || (SLICES + places - 1) / places == count;
+            ck_assert_int_eq((widths & 1U << places) != 0, !has);
+            ck_assert_int_eq(keel_plan_fewest_seats(&model, &asked) != 0, !has);
+        }
+        model.cuts[count].refused = false;
+    }
+}
+END_TEST
+
 START_TEST(numbers_differ_by_all_that_plans_follow_from_and_by_nothing_else)
 {
     static const char *const others[] = {"parallel.tensor=2", "parallel.zero=1",      "parallel.holders=1",
@@ -231,6 +253,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, what_does_not_fit_has_no_number_and_the_fewest_that_fit_are_found);
     tcase_add_test(tc, a_refusal_names_kinds_and_the_nearest_plan_that_fits);
     tcase_add_test(tc, axes_that_are_left_open_are_those_of_a_plan_that_fits);
+    tcase_add_test(tc, a_cut_that_no_engine_has_leaves_out_its_plans_alone);
     tcase_add_test(tc, numbers_differ_by_all_that_plans_follow_from_and_by_nothing_else);
     tcase_add_test(tc, a_layout_is_the_models_whichever_slices_an_engine_has);
 }

@@ -2,8 +2,9 @@
 # keel plan says what a run will do, without a device: what it prints adds up, follows the job, and bad input gets one
 # message that names the next move.
 set -u
-here=$(dirname "$0")
+here=$(cd "$(dirname "$0")" && pwd)
 . "$here/script.sh"
+case $KEEL in /*) ;; *) KEEL=$PWD/$KEEL ;; esac
 job=$here/../demo/drill.conf
 plan() { "$KEEL" plan "$job" --set "data.path=$text" "$@" >"$root/log" 2>&1; code=$?; }
 has() { grep -qF -- "$1" "$root/log"; }
@@ -204,5 +205,19 @@ check "a failure as JSON" has '"exit":'
 "$KEEL" plan --help >"$root/log" 2>&1
 code=$?
 check "--help with examples" '[ $code -eq 0 ] && has "keel plan demo.conf --ranks 4"'
+# A number of slices for which there is no engine costs its own plans, and no others.
+template mymodel
+(cd "$template" && variant partial 's|const struct settings \*s = own;|& static int built; if (++built == 3) return keel_fail(KEEL_UNSUPPORTED, "no engine has one slice");|')
+partial() {
+    (cd "$template" && exec "$KEEL" plan mymodel.conf --set model.kind=./partial.so --set "data.path=$text" --set job.tensor=4 --ranks 4 "$@") \
+        >"$root/log" 2>"$root/err"
+    code=$?
+}
+widths() { grep -o '"tensor":[0-9]*,"zero"' "$root/log" | sort -u | tr -dc '0-9\n' | tr '\n' ' '; }
+partial --json
+check "plans of one slice are left out, and said to be" '[ $code -eq 0 ] && [ "$(widths)" = "1 2 " ] && grep -q "has 1 of the job.tensor = 4 slices are left out: .*no engine has one slice" "$root/err"'
+partial --set parallel.tensor=4
+check "where they are asked for it is an error" '[ $code -ne 0 ] && grep -q "no engine has one slice" "$root/err"'
+
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
