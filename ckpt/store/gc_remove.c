@@ -194,7 +194,7 @@ static bool has_room(const struct removal *removal)
     return removal->wanted > 0 && removal->free >= removal->wanted;
 }
 
-static void remove_all(struct removal *removal, const struct keel_generation_index *generations,
+static void remove_all(struct removal *removal, struct keel_generation_index *generations,
                        const struct keel_retain_plan *plan, uint32_t *removed)
 {
     removal->orderly = true;
@@ -205,9 +205,13 @@ static void remove_all(struct removal *removal, const struct keel_generation_ind
         removal->free += removal->bytes; /* some file systems count it later */
     }
     for (size_t i = 0; i < generations->count; i++) {
-        removal->attempt = &generations->at[i];
-        if (plan->stays[i])
-            note(removal, remove_temporaries(removal, plan->last_made_step));
+        struct keel_generation_entry *attempt = &generations->at[i];
+        removal->attempt = attempt;
+        if (!plan->stays[i] || attempt->swept)
+            continue;
+        const enum keel_status status = remove_temporaries(removal, plan->last_made_step);
+        attempt->swept = status == KEEL_OK && attempt->info.step < plan->last_made_step;
+        note(removal, status);
     }
     if (*removed > 0 && !removal->rules->dry_run && keel_disk_fsync(removal->store->run_fd) != 0)
         note(removal, keel_fail_errno(errno, "%s: cannot be synced", removal->store->path));
@@ -226,7 +230,7 @@ static uint64_t estimate(const struct keel_generation_index *generations)
     return last == NULL ? 0 : last->file_bytes + last->file_bytes / 8;
 }
 
-static enum keel_status let_go(struct removal *removal, const struct keel_generation_index *generations,
+static enum keel_status let_go(struct removal *removal, struct keel_generation_index *generations,
                                uint32_t *removed)
 {
     struct keel_retain_plan plan;
@@ -264,6 +268,8 @@ enum keel_status keel_store_retain(struct keel_store *store, const struct keel_r
     KEEL_TRY(check(store, retention));
     KEEL_TRY(keel_generation_index_scan(store, true, &generations));
     enum keel_status status = let_go(&removal, &generations, &removed);
+    if (status == KEEL_OK && !retention->dry_run)
+        keel_generation_index_keep(store, &generations);
     keel_generation_index_fini(&generations);
     if (status == KEEL_OK && out_removed != NULL)
         *out_removed = removed;

@@ -2,8 +2,10 @@
 #include "generation_index.h"
 #include "format.h"
 #include "shard.h"
+#include <keel/clock.h>
 #include <keel/disk.h>
 #include <keel/memory.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +59,7 @@ static enum keel_status see_shard(void *context, const char *name)
 
 struct scan {
     struct keel_store *store;
-    bool headers;
+    bool retains;
     bool gone; /* one that was listed was removed before it was looked at: newer ones may not be listed */
     struct keel_generation_index *generations;
 };
@@ -114,7 +116,7 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     if (status == KEEL_NOT_FOUND)
         out->state = KEEL_GENERATION_UNCOMMITTED;
     out->newer = out->bases_unknown = status == KEEL_VERSION;
-    if (!scan->headers)
+    if (!scan->retains)
         return KEEL_OK;
     if (out->state == KEEL_GENERATION_UNCOMMITTED)
         KEEL_TRY(has_all_shards(place, &out->whole));
@@ -125,14 +127,111 @@ static enum keel_status look_inside(const struct scan *scan, const struct keel_s
     return keel_is_shortage(status) ? status : KEEL_OK;
 }
 
+/* ---- what retention has seen before -------------------------------------------------------------------- */
+
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+/* File systems tell changes apart that lie milliseconds apart, on some seconds. */
+static bool was_settled(const struct stat *file, uint64_t since_ns)
+{
+    enum { SETTLED_S = 3 };
+    return file->st_ctim.tv_sec >= 0 && (uint64_t)file->st_ctim.tv_sec + SETTLED_S < since_ns / KEEL_NS_PER_S;
+}
+
+/* Under the store's lock. */
+static const struct keel_generation_entry *find_seen(const struct keel_generation_index *seen,
+                                                     const struct keel_snapshot_info *info)
+{
+    const struct keel_generation wanted = {info->step, info->attempt};
+    size_t low = 0, high = seen != NULL ? seen->count : 0;
+    while (low < high) { /* newest first */
+        const size_t middle = (low + high) / 2;
+        const struct keel_generation_entry *entry = &seen->at[middle];
+        const struct keel_generation at = {entry->info.step, entry->info.attempt};
+        const int order = keel_generation_compare(&at, &wanted);
+        if (order == 0)
+            return entry;
+        if (order > 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* The entry as it was, where its manifest is the file that was read then. */
+static bool recall(const struct scan *scan, struct keel_generation_entry *entry)
+{
+    struct keel_store *store = scan->store;
+    struct keel_generation *bases = NULL;
+    const struct stat manifest = entry->manifest, directory = entry->directory;
+    keel_mutex_lock(&store->lock);
+    const struct keel_generation_entry *before = find_seen(store->seen, &entry->info);
+    const bool same = before != NULL && before->state == KEEL_GENERATION_COMMITTED &&
+                      was_settled(&before->manifest, store->seen->since_ns) &&
+                      is_same_file(&before->manifest, &manifest) &&
+                      keel_alloc(before->base_count, sizeof *bases, &bases) == KEEL_OK;
+    if (same) {
+        if (before->base_count > 0)
+            memcpy(bases, before->bases, before->base_count * sizeof *bases);
+        *entry = *before;
+        entry->bases = bases;
+        entry->swept = before->swept && was_settled(&before->directory, store->seen->since_ns) &&
+                       is_same_file(&before->directory, &directory);
+        entry->manifest = manifest;
+        entry->directory = directory;
+    }
+    keel_mutex_unlock(&store->lock);
+    return same;
+}
+
+void keel_generation_index_keep(struct keel_store *store, struct keel_generation_index *generations)
+{
+    struct keel_generation_index *kept;
+    if (keel_alloc(1, sizeof *kept, &kept) != KEEL_OK) {
+        keel_generation_index_fini(generations);
+        return;
+    }
+    *kept = *generations;
+    *generations = (struct keel_generation_index){0};
+    keel_mutex_lock(&store->lock);
+    struct keel_generation_index *before = store->seen;
+    store->seen = kept;
+    keel_mutex_unlock(&store->lock);
+    if (before != NULL)
+        keel_generation_index_fini(before);
+    keel_free(before);
+}
+
+/* ---- looking ------------------------------------------------------------------------------------------- */
+
+static void mark(const struct keel_store *store, struct keel_generation_entry *entry)
+{
+    char name[KEEL_STEP_NAME_BYTES], path[KEEL_STEP_NAME_BYTES + sizeof KEEL_MANIFEST_NAME];
+    keel_step_name(entry->info.step, entry->info.attempt, name);
+    snprintf(path, sizeof path, "%s/%s", name, KEEL_MANIFEST_NAME);
+    if (keel_disk_stat(store->run_fd, name, &entry->directory, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISDIR(entry->directory.st_mode) ||
+        keel_disk_stat(store->run_fd, path, &entry->manifest, AT_SYMLINK_NOFOLLOW) != 0)
+        memset(&entry->manifest, 0, sizeof entry->manifest); /* nothing is the same as it */
+}
+
 /* *out_gone: somebody removed it after it was listed. */
-static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t number,
-                                struct keel_generation_entry *out, bool *out_gone)
+static enum keel_status look_at(const struct scan *scan, bool fresh, struct keel_generation_entry *out,
+                                bool *out_gone)
 {
     struct keel_step_place place;
     char name[KEEL_STEP_NAME_BYTES];
-    *out = (struct keel_generation_entry){.info = {.step = step, .attempt = number},
-                                          .state = KEEL_GENERATION_DAMAGED};
+    const uint64_t step = out->info.step, number = out->info.attempt;
+    if (scan->retains)
+        mark(scan->store, out);
+    if (scan->retains && !fresh && recall(scan, out))
+        return KEEL_OK;
     enum keel_status status = keel_step_open(scan->store, step, number, false, &place);
     if (status == KEEL_OK) {
         status = look_inside(scan, &place, out);
@@ -151,19 +250,15 @@ static enum keel_status look_at(const struct scan *scan, uint64_t step, uint64_t
 
 static enum keel_status see_attempt(void *context, const char *name)
 {
-    struct scan *scan = context;
-    struct keel_generation_index *generations = scan->generations;
+    struct keel_generation_index *generations = context;
     uint64_t step, attempt;
-    bool gone = false;
     if (!keel_step_name_parse(name, &step, &attempt))
         return KEEL_OK;
     KEEL_TRY(
         keel_grow(&generations->at, &generations->capacity, generations->count + 1, sizeof *generations->at));
-    generations->count++; /* so that it is freed also when looking at it fails */
-    enum keel_status status = look_at(scan, step, attempt, &generations->at[generations->count - 1], &gone);
-    generations->count -= gone;
-    scan->gone = scan->gone || gone;
-    return status;
+    generations->at[generations->count++] = (struct keel_generation_entry){
+        .info = {.step = step, .attempt = attempt}, .state = KEEL_GENERATION_DAMAGED};
+    return KEEL_OK;
 }
 
 static int newest_first(const void *a, const void *b)
@@ -174,23 +269,45 @@ static int newest_first(const void *a, const void *b)
                                    &(struct keel_generation){x->step, x->attempt});
 }
 
-enum keel_status keel_generation_index_scan(struct keel_store *store, bool headers,
+/* List them, and look at each, the newest first. */
+static enum keel_status scan_once(struct scan *scan)
+{
+    struct keel_generation_index *all = scan->generations;
+    size_t left = 0;
+    uint32_t committed = 0;
+    all->since_ns = keel_wall_ns();
+    scan->gone = false;
+    KEEL_TRY(keel_dir_list(scan->store->path, see_attempt, all));
+    if (all->count > 0)
+        qsort(all->at, all->count, sizeof *all->at, newest_first);
+    for (size_t i = 0; i < all->count; i++) {
+        bool gone = false;
+        KEEL_TRY(look_at(scan, committed < KEEL_GENERATIONS_FRESH, &all->at[i], &gone));
+        committed += all->at[i].state == KEEL_GENERATION_COMMITTED;
+        scan->gone = scan->gone || gone;
+        if (!gone && left++ != i) { /* closes up: all others are there still, to be freed */
+            all->at[left - 1] = all->at[i];
+            all->at[i].bases = NULL;
+        }
+    }
+    all->count = left;
+    return KEEL_OK;
+}
+
+enum keel_status keel_generation_index_scan(struct keel_store *store, bool retains,
                                             struct keel_generation_index *out)
 {
     enum { SCANS_MAX = 16 };
     struct keel_generation_index generations = {0};
-    struct scan scan = {.store = store, .headers = headers, .gone = true, .generations = &generations};
+    struct scan scan = {.store = store, .retains = retains, .gone = true, .generations = &generations};
     for (int i = 0; i < SCANS_MAX && scan.gone; i++) {
         keel_generation_index_fini(&generations);
-        scan.gone = false;
-        enum keel_status status = keel_dir_list(store->path, see_attempt, &scan);
+        enum keel_status status = scan_once(&scan);
         if (status != KEEL_OK) {
             keel_generation_index_fini(&generations);
             return status;
         }
     }
-    if (generations.count > 0)
-        qsort(generations.at, generations.count, sizeof *generations.at, newest_first);
     *out = generations;
     return KEEL_OK;
 }

@@ -1,8 +1,8 @@
 /* store.c - the directories of a store: opening it, naming and opening generations.
  * What is in the directories is the business of save.c, commit.c and snapshot.c. */
-#include "store.h"
 #include "delta_base.h"
 #include "format.h"
+#include "generation_index.h"
 #include "merged_index.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -200,6 +200,9 @@ void keel_store_close(struct keel_store *store)
     keel_base_drop_all(store);
     keel_key_release(store->key);
     keel_free(store->spare.memory);
+    if (store->seen != NULL)
+        keel_generation_index_fini(store->seen);
+    keel_free(store->seen);
     keel_mutex_fini(&store->lock);
     keel_free(store);
 }

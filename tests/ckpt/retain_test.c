@@ -707,6 +707,95 @@ START_TEST(fewer_than_two_is_refused_and_so_is_a_store_opened_to_read)
 }
 END_TEST
 
+/* ---- what retention reads ------------------------------------------------------------------------------ */
+
+static uint64_t opened, read_bytes;
+
+static int counting_open(int at, const char *path, int flags, unsigned mode)
+{
+    opened++;
+    return keel_disk_posix.open(at, path, flags, mode);
+}
+
+static ssize_t counting_pread(int fd, void *data, size_t bytes, uint64_t offset)
+{
+    const ssize_t got = keel_disk_posix.pread(fd, data, bytes, offset);
+    read_bytes += got > 0 ? (uint64_t)got : 0;
+    return got;
+}
+
+/* All files are an hour old. */
+static int older_stat(int at, const char *path, struct stat *out, int flags)
+{
+    const int failed = keel_disk_posix.stat(at, path, out, flags);
+    out->st_ctim.tv_sec -= failed == 0 ? 3600 : 0;
+    return failed;
+}
+
+static void commit_and_retain(struct keel_store *store, uint64_t step)
+{
+    const struct sample_save how = {.step = step, .attempt = 1, .salt = step, .rank_count = 2};
+    struct keel_region tensors[4];
+    uint64_t state = step;
+    uint32_t removed;
+    ck_ok(save_snapshot(store, &how, tensors, small_tensors(tensors), 2, &state));
+    opened = read_bytes = 0;
+    ck_ok(keel_store_retain(store, &(struct keel_retention){.keep_last = 1000}, &removed));
+    ck_assert_uint_eq(removed, 0);
+}
+
+static enum keel_generation_state state_of(struct keel_store *store, uint64_t step)
+{
+    struct keel_generation_index all;
+    enum keel_generation_state found = KEEL_GENERATION_UNCOMMITTED;
+    ck_ok(keel_generation_index_scan(store, true, &all));
+    for (size_t i = 0; i < all.count; i++)
+        found = all.at[i].info.step == step ? all.at[i].state : found;
+    keel_generation_index_fini(&all);
+    return found;
+}
+
+START_TEST(what_a_commit_reads_does_not_grow_with_the_snapshots_that_stay)
+{
+    enum { FEW = 20, MANY = 60 };
+    struct keel_disk_ops ops = keel_disk_posix;
+    char top[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES], *text;
+    size_t bytes;
+    ops.open = counting_open;
+    ops.pread = counting_pread;
+    ops.stat = older_stat;
+    make_directory(top);
+    keel_disk_use(&ops);
+    struct keel_store *store = open_store(top, true);
+    uint64_t few_opened = 0, few_bytes = 0;
+    for (uint64_t step = 1; step <= MANY; step++) {
+        commit_and_retain(store, 100 + step);
+        few_opened = step == FEW ? opened : few_opened;
+        few_bytes = step == FEW ? read_bytes : few_bytes;
+    }
+    ck_assert_uint_eq(opened, few_opened);
+    ck_assert_uint_lt(read_bytes, few_bytes + 64); /* numbers have more digits; a manifest has hundreds */
+    /* What was changed is read again, and what was left behind goes, in the oldest too. */
+    ck_ok(keel_path_join(path, top, "sample/step-101.1/rank-0.keel.1.2.tmp"));
+    ck_ok(keel_file_append(path, "half", 4, false));
+    ck_ok(keel_path_join(path, top, "sample/step-102.1/manifest.json"));
+    ck_ok(keel_file_read(path, 1 << 20, &text, &bytes));
+    text[bytes / 2] ^= 1;
+    const int fd = open(path, O_WRONLY);
+    ck_assert(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
+    close(fd);
+    keel_free(text);
+    ck_assert_int_eq(state_of(store, 102), KEEL_GENERATION_DAMAGED);
+    ck_assert_int_eq(state_of(store, 101), KEEL_GENERATION_COMMITTED);
+    commit_and_retain(store, 100 + MANY + 1);
+    ck_ok(keel_path_join(path, top, "sample/step-101.1/rank-0.keel.1.2.tmp"));
+    ck_assert(!keel_path_exists(path));
+    keel_store_close(store);
+    keel_disk_use(&keel_disk_posix);
+    ck_ok(keel_remove_tree(top));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, decision_equals_the_words_of_the_rules_for_random_histories);
@@ -723,6 +812,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, an_attempt_of_which_nobody_can_tell_whether_it_is_whole_stays);
     tcase_add_test(tc, room_is_made_before_a_save_by_what_would_go_behind_it_and_no_more);
     tcase_add_test(tc, room_is_made_by_the_size_of_the_snapshot_before_and_never_of_what_it_needs);
+    tcase_add_test(tc, what_a_commit_reads_does_not_grow_with_the_snapshots_that_stay);
     tcase_add_test(tc, fewer_than_two_is_refused_and_so_is_a_store_opened_to_read);
 }
 

@@ -193,34 +193,58 @@ static void lose_leader_and(struct sim *sim, uint16_t node)
     (void)sim_run(sim, sim->now_ns + sim_random(sim, 10 * sim->config.timeout_ns));
 }
 
+/* A process, or all of a node. */
+static void strike(struct sim *sim, uint64_t what, uint16_t node, uint8_t local)
+{
+    if (what < 3)
+        sim_kill_worker(sim, node, local);
+    else if (what < 5)
+        sim_kill_node(sim, node);
+    else if (what == 5)
+        sim_stop_node(sim, node);
+    else if (what < 8)
+        sim_wake_node(sim, node);
+    else if (what == 8)
+        sim_stop_worker(sim, node, local);
+    else
+        sim_wake_worker(sim, node, local);
+}
+
+/* Who leads, or another, with its disk or without. */
+static void restart_a_leader(struct sim *sim, uint16_t other)
+{
+    other = sim->config.holders < 3 || sim_random(sim, 2) == 0 ? sim->leader : other;
+    if (sim->config.holders >= 3 && sim_random(sim, 2) == 0 && sim_may_wipe(sim))
+        sim->nodes[other].disk_bytes = 0;
+    sim_kill_node(sim, other);
+    if (sim_random(sim, 2) == 0)
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
+    if (!sim->nodes[0].running && (sim->config.holders < 3 || sim_random(sim, 2) == 0))
+        sim_start_all(sim); /* else it starts agents by itself */
+}
+
+static void pause_the_leader(struct sim *sim)
+{
+    const uint16_t leader = sim->leader;
+    sim_stop_node(sim, leader);
+    (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
+    sim_wake_node(sim, leader);
+}
+
+/* All, or about half of them. */
+static void fill_disks(struct sim *sim, bool all)
+{
+    for (uint16_t i = 0; i < sim->config.nodes; i++)
+        sim->nodes[i].disk_full = sim_random(sim, 2) == 0 || all;
+}
+
 static void inject(struct sim *sim)
 {
     uint16_t node = (uint16_t)(1 + sim_random(sim, sim->config.nodes - 1U));
     uint16_t other = (uint16_t)sim_random(sim, sim->config.nodes);
     uint8_t local = (uint8_t)sim_random(sim, sim->config.workers_per_node);
-    switch (sim_random(sim, 31)) {
-    case 0:
-    case 1:
-    case 2:
-        sim_kill_worker(sim, node, local);
-        break;
-    case 3:
-    case 4:
-        sim_kill_node(sim, node);
-        break;
-    case 5:
-        sim_stop_node(sim, node);
-        break;
-    case 6:
-    case 7:
-        sim_wake_node(sim, node);
-        break;
-    case 8:
-        sim_stop_worker(sim, node, local);
-        break;
-    case 9:
-        sim_wake_worker(sim, node, local);
-        break;
+    const uint64_t what = sim_random(sim, 31);
+    switch (what) {
     case 10:
         if (node != other)
             sim_partition(sim, node, other, sim_random(sim, 2) == 0);
@@ -232,20 +256,10 @@ static void inject(struct sim *sim)
         sim_accuse(sim, node, local, (uint16_t)sim_random(sim, sim->config.ranks));
         break;
     case 13:
-        other = sim->config.holders < 3 || sim_random(sim, 2) == 0 ? sim->leader : other;
-        if (sim->config.holders >= 3 && sim_random(sim, 2) == 0 && sim_may_wipe(sim))
-            sim->nodes[other].disk_bytes = 0;
-        sim_kill_node(sim, other);
-        if (sim_random(sim, 2) == 0)
-            (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        if (!sim->nodes[0].running && (sim->config.holders < 3 || sim_random(sim, 2) == 0))
-            sim_start_all(sim); /* else it starts agents by itself */
+        restart_a_leader(sim, other);
         break;
     case 14:
-        other = sim->leader;
-        sim_stop_node(sim, other);
-        (void)sim_run(sim, sim->now_ns + sim_random(sim, 3 * sim->config.timeout_ns));
-        sim_wake_node(sim, other);
+        pause_the_leader(sim);
         break;
     case 15:
         if (sim_random(sim, 4) == 0)
@@ -273,16 +287,18 @@ static void inject(struct sim *sim)
     case 23:
         sim->duplicate_ppm = (uint32_t)sim_random(sim, 500000);
         break;
-    case 24: /* all disks, or half of them */
-        for (uint16_t i = 0; i < sim->config.nodes; i++)
-            sim->nodes[i].disk_full = sim_random(sim, 2) == 0 || local == 0;
+    case 24:
+        fill_disks(sim, local == 0);
         break;
     case 25:
         if (sim->config.holders >= 3)
             lose_leader_and(sim, node);
         break;
     default:
-        inject_into_network(sim, node, other);
+        if (what < 10)
+            strike(sim, what, node, local);
+        else
+            inject_into_network(sim, node, other);
         break;
     }
 }
