@@ -143,25 +143,22 @@ static bool was_settled(const struct stat *file, uint64_t since_ns)
     return file->st_ctim.tv_sec >= 0 && (uint64_t)file->st_ctim.tv_sec + SETTLED_S < since_ns / KEEL_NS_PER_S;
 }
 
+static int newest_first(const void *a, const void *b)
+{
+    const struct keel_snapshot_info *x = &((const struct keel_generation_entry *)a)->info;
+    const struct keel_snapshot_info *y = &((const struct keel_generation_entry *)b)->info;
+    return keel_generation_compare(&(struct keel_generation){y->step, y->attempt},
+                                   &(struct keel_generation){x->step, x->attempt});
+}
+
 /* Under the store's lock. */
-static const struct keel_generation_entry *find_seen(const struct keel_generation_index *seen,
+static const struct keel_generation_entry *find_seen(const struct keel_store *store,
                                                      const struct keel_snapshot_info *info)
 {
-    const struct keel_generation wanted = {info->step, info->attempt};
-    size_t low = 0, high = seen != NULL ? seen->count : 0;
-    while (low < high) { /* newest first */
-        const size_t middle = (low + high) / 2;
-        const struct keel_generation_entry *entry = &seen->at[middle];
-        const struct keel_generation at = {entry->info.step, entry->info.attempt};
-        const int order = keel_generation_compare(&at, &wanted);
-        if (order == 0)
-            return entry;
-        if (order > 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    const struct keel_generation_entry wanted = {.info = *info};
+    return store->seen_count == 0
+               ? NULL
+               : bsearch(&wanted, store->seen, store->seen_count, sizeof wanted, newest_first);
 }
 
 /* The entry as it was, where its manifest is the file that was read then. */
@@ -171,9 +168,9 @@ static bool recall(const struct scan *scan, struct keel_generation_entry *entry)
     struct keel_generation *bases = NULL;
     const struct stat manifest = entry->manifest, directory = entry->directory;
     keel_mutex_lock(&store->lock);
-    const struct keel_generation_entry *before = find_seen(store->seen, &entry->info);
+    const struct keel_generation_entry *before = find_seen(store, &entry->info);
     const bool same = before != NULL && before->state == KEEL_GENERATION_COMMITTED &&
-                      was_settled(&before->manifest, store->seen->since_ns) &&
+                      was_settled(&before->manifest, store->seen_since_ns) &&
                       is_same_file(&before->manifest, &manifest) &&
                       keel_alloc(before->base_count, sizeof *bases, &bases) == KEEL_OK;
     if (same) {
@@ -181,7 +178,7 @@ static bool recall(const struct scan *scan, struct keel_generation_entry *entry)
             memcpy(bases, before->bases, before->base_count * sizeof *bases);
         *entry = *before;
         entry->bases = bases;
-        entry->swept = before->swept && was_settled(&before->directory, store->seen->since_ns) &&
+        entry->swept = before->swept && was_settled(&before->directory, store->seen_since_ns) &&
                        is_same_file(&before->directory, &directory);
         entry->manifest = manifest;
         entry->directory = directory;
@@ -192,20 +189,14 @@ static bool recall(const struct scan *scan, struct keel_generation_entry *entry)
 
 void keel_generation_index_keep(struct keel_store *store, struct keel_generation_index *generations)
 {
-    struct keel_generation_index *kept;
-    if (keel_alloc(1, sizeof *kept, &kept) != KEEL_OK) {
-        keel_generation_index_fini(generations);
-        return;
-    }
-    *kept = *generations;
-    *generations = (struct keel_generation_index){0};
     keel_mutex_lock(&store->lock);
-    struct keel_generation_index *before = store->seen;
-    store->seen = kept;
+    struct keel_generation_index before = {.at = store->seen, .count = store->seen_count};
+    store->seen = generations->at;
+    store->seen_count = generations->count;
+    store->seen_since_ns = generations->since_ns;
     keel_mutex_unlock(&store->lock);
-    if (before != NULL)
-        keel_generation_index_fini(before);
-    keel_free(before);
+    keel_generation_index_fini(&before);
+    *generations = (struct keel_generation_index){0};
 }
 
 /* ---- looking ------------------------------------------------------------------------------------------- */
@@ -259,14 +250,6 @@ static enum keel_status see_attempt(void *context, const char *name)
     generations->at[generations->count++] = (struct keel_generation_entry){
         .info = {.step = step, .attempt = attempt}, .state = KEEL_GENERATION_DAMAGED};
     return KEEL_OK;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    const struct keel_snapshot_info *x = &((const struct keel_generation_entry *)a)->info;
-    const struct keel_snapshot_info *y = &((const struct keel_generation_entry *)b)->info;
-    return keel_generation_compare(&(struct keel_generation){y->step, y->attempt},
-                                   &(struct keel_generation){x->step, x->attempt});
 }
 
 /* List them, and look at each, the newest first. */

@@ -200,9 +200,7 @@ void keel_store_close(struct keel_store *store)
     keel_base_drop_all(store);
     keel_key_release(store->key);
     keel_free(store->spare.memory);
-    if (store->seen != NULL)
-        keel_generation_index_fini(store->seen);
-    keel_free(store->seen);
+    keel_generation_index_keep(store, &(struct keel_generation_index){.at = NULL});
     keel_mutex_fini(&store->lock);
     keel_free(store);
 }

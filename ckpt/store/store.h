@@ -22,7 +22,7 @@ struct keel_workspace {
 };
 
 struct keel_base;
-struct keel_generation_index;
+struct keel_generation_entry;
 
 struct keel_generation {
     uint64_t step, attempt;
@@ -43,8 +43,9 @@ struct keel_store {
     uint32_t saves;                                             /* that have not ended */
     struct keel_generation committed[KEEL_STORE_COMMITTED_MAX]; /* a ring: those of this store, newest kept */
     uint64_t committed_count;
-    struct keel_generation_index
-        *seen;       /* by retention; owned: generation_index.h. NULL: it was not there yet */
+    struct keel_generation_entry *seen; /* by retention; owned: generation_index.h */
+    size_t seen_count;
+    uint64_t seen_since_ns;
     uint32_t handle; /* constant while it is open */
 };
 /* One save more that has begun, or that has ended. */
