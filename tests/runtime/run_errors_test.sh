@@ -56,7 +56,7 @@ expect "a model that splits nothing" 2 "job.tensor = 2 says nothing to model.kin
 try run "$job" --set parallel.memory=1000 --out "$root/memory"
 expect "more memory than a rank may use" 3 "parallel.memory = 1000: each of 1 ranks (data 1, tensor 1, zero 0) needs"
 [ ! -e "$root/memory" ]; code=$?;                        expect "is found before the directory is made" 0 ""
-try run "$job" --ranks 4097 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 4097: out of range"
+try run "$job" --ranks 32769 --out "$root/x";                expect "more ranks than a run takes" 2 "--ranks: cluster.ranks = 32769: out of range"
 try run "$job" --ranks x --sample y --out "$root/x";       expect "ranks that are no number" 2 "--ranks: cluster.ranks = x: a whole number is wanted"
 passes=$(yes -- --passes-off fuse | head -n 80)
 try run "$job" $passes --drill kill:rank=0,step=3 --out "$root/x"; expect "too many options for workers" 2 "--drill: more than 80 options for workers"
@@ -72,13 +72,13 @@ try run "$job" --s 9 --out "$root/x";                      expect "an option cut
 try run "$job" --prepare=yes --out "$root/x";              expect "a value of an option that has none" 2 "--prepare takes no value"
 timeout 600 "$KEEL" run "$job" --out >"$root/log" 2>&1; code=$?; expect "an option without its value" 2 "--out needs DIR"
 try run "$job" "$job" --out "$root/x";                     expect "two job files" 2 "one word too many: $job"
-timeout 600 "$KEEL" run --out="$root/x" --ran=9999 --set="data.path=$text" -- "$job" >"$root/log" 2>&1; code=$?
-expect "values behind '=', short names, the end of options" 2 "--ranks: cluster.ranks = 9999: out of range"
+timeout 600 "$KEEL" run --out="$root/x" --ran=99999 --set="data.path=$text" -- "$job" >"$root/log" 2>&1; code=$?
+expect "values behind '=', short names, the end of options" 2 "--ranks: cluster.ranks = 99999: out of range"
 try run "$job" --drill -1 --out "$root/x";                 expect "a value that begins with a dash" 2 "--drill -1: \"-1\": wanted one of kill, stop, slow, disk-full, flip, sick, hang, wipe; examples: "
 try run "$job" --passes-off fuse,fast --out "$root/x";     expect "a pass that there is not" 2 "fast is no pass that can be left out: these can, fuse, fuse-gelu"
 try run "$job" --dump-graph "" --out "$root/x";            expect "graphs to nowhere" 2 "--dump-graph: a directory is wanted"
 try run "$job" --trace-device= --out "$root/x";            expect "traces to nowhere" 2 "--trace-device: a directory is wanted"
-try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9999; expect "an option given often" 2 "--ranks: cluster.ranks = 9999: out of range"
+try run "$job" --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 9 --ranks 99999; expect "an option given often" 2 "--ranks: cluster.ranks = 99999: out of range"
 printf 'within.alpha_ns = soon\n' >"$root/costs"
 try run "$job" --set "cluster.network_costs=$root/costs" --out "$root/x"; expect "a broken file of costs" 2 "costs:1: within.alpha_ns = soon"
 try run "$job" --set "cluster.network_costs=$root/none" --out "$root/x"; expect "a missing file of costs" 3 "$root/none"
