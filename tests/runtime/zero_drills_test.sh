@@ -116,13 +116,20 @@ check "with windows both holders die" same_bits "$root/one" "$out"
 check "with windows both holders die: it is said" grep -q '"event": *"state-lost"' "$out/events.jsonl"
 drill two-more $two --set train.microbatches=2 --ranks 4 --drill "kill:rank=1,step=3,at=reduce"
 check "shards of several microbatches are whole, and as right" same_bits "$root/whole" "$out"
-# What is interrupted is computed again, where sums that are kept would not be.
-for stage in 1 2; do
-    drill "redo-$stage" $one --set parallel.zero=$stage --ranks 6 --spares 1 --drill "kill:rank=1,step=3,at=reduce"
-    check "a step is done again with zero = $stage: the same bits" same_bits "$root/one" "$out"
+# What is interrupted is computed again, where sums that are kept would not be. The event has the number of the rank that
+# was heard first: with windows each has its shard once more; without, only the one that has the place of who was lost, so
+# of several tries another comes first in one.
+redone() { sed -n 's/.*"redo_microbatches": *\([0-9]*\).*/\1/p' "$out/events.jsonl" | awk '{ n += $1 } END { print n + 0 }'; }
+redo() { drill "redo-$1-$2" $one --set "parallel.zero=$1" --ranks 6 --spares 1 --drill "kill:rank=1,step=3,at=reduce"; }
+for try in 1 2 3 4 5 6 7 8; do
+    redo 1 $try
+    [ "$(redone)" -ne 0 ] || break
 done
-redone() { sed -n 's/.*"redo_microbatches": *\([0-9]*\).*/\1/p' "$root/$1/events.jsonl" | awk '{ n += $1 } END { print n + 0 }'; }
-check "without windows a shard is computed again, with windows more of them" [ "$(redone redo-1)" -lt "$(redone redo-2)" ]
+check "without windows no rank but one computes a shard again" [ "$(redone)" -eq 0 ]
+check "a step is done again with zero = 1: the same bits" same_bits "$root/one" "$out"
+redo 2 1
+check "with windows each does" [ "$(redone)" -ge 1 ]
+check "a step is done again with zero = 2: the same bits" same_bits "$root/one" "$out"
 for ranks in 2 6; do
     drill "two-sum-$ranks" $one --set job.shards=$ranks --set parallel.zero=1 --ranks $ranks
     drill "two-sent-$ranks" $two --set job.shards=$ranks --ranks $ranks
