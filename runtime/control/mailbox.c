@@ -5,6 +5,7 @@
 #include "mailbox.h"
 
 #include "directory.h"
+#include "seldom.h"
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -28,7 +29,6 @@ enum {
     VERSIONS_GAP = 1 << 16
 };
 
-static const uint64_t stranger_pause_ns = KEEL_NS_PER_S;
 
 _Static_assert(KEEL_DATAGRAM_BYTES <= 65507, "a message is one datagram of UDP over IPv4");
 
@@ -44,7 +44,8 @@ struct keel_mailbox {
     uint32_t echoed_bytes;             /* agent: the largest probe that came back */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     void *context;
-    uint64_t stranger_told_ns, stranger_count;
+    struct keel_seldom told;
+    uint64_t stranger_count;
     uint8_t datagram[KEEL_DATAGRAM_BYTES + 1]; /* one more byte tells too long a one */
 };
 
@@ -86,11 +87,8 @@ static void refuse(struct keel_mailbox *mailbox, const struct keel_net_place *fr
                    enum keel_seal_verdict verdict)
 {
     mailbox->stranger_count++;
-    uint64_t now_ns = keel_now_ns();
-    if (mailbox->stranger == NULL ||
-        (mailbox->stranger_told_ns != 0 && now_ns - mailbox->stranger_told_ns < stranger_pause_ns))
+    if (mailbox->stranger == NULL || !keel_seldom_says(&mailbox->told, keel_now_ns()))
         return;
-    mailbox->stranger_told_ns = now_ns;
     char place[KEEL_PLACE_BYTES];
     keel_net_place_print(from, place);
     mailbox->stranger(mailbox->context, place, keel_seal_verdict_text(verdict), mailbox->stranger_count);

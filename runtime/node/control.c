@@ -57,7 +57,8 @@ static void effect_send(void *context, uint16_t node, const uint8_t *data, uint3
     struct keel_control_plane *control = context;
     const struct outbox_head head = {.bytes = bytes, .node = node};
     KEEL_ASSERT(bytes <= KEEL_MESSAGE_BYTES && node < KEEL_NODES_MAX);
-    if (!put(&control->outbox, &control->outbox_bytes, &control->outbox_capacity, &head, data))
+    if (!put(&control->outbox, &control->outbox_bytes, &control->outbox_capacity, &head, data) &&
+        keel_seldom_says(&control->lost, keel_now_ns()))
         keel_log(KEEL_LOG_WARN, "outbox full: a message to node %u is lost", node);
 }
 
@@ -226,7 +227,8 @@ static void empty_outbox(struct keel_control_plane *control)
         if (head.node != control->self)
             keel_mailbox_send(control->mailbox, head.node, control->outbox + at, head.bytes);
         else if (!put(&control->inbox, &control->inbox_bytes, &control->inbox_capacity, &head,
-                      control->outbox + at))
+                      control->outbox + at) &&
+                 keel_seldom_says(&control->lost, keel_now_ns()))
             keel_log(KEEL_LOG_WARN, "inbox full: a message of this node to itself is lost");
         at += head.bytes;
     }

@@ -8,6 +8,7 @@
 #define KEEL_CONTROL_H
 
 #include "mailbox.h"
+#include "seldom.h"
 #include <keel/file.h>
 #include <keel/job.h>
 #include <keel/node.h>
@@ -25,6 +26,7 @@ struct keel_control_plane {
     char state_path[KEEL_PATH_BYTES]; /* "": holds no state */
     uint8_t *outbox;                  /* what this step sends; heap */
     uint32_t outbox_bytes, outbox_capacity;
+    struct keel_seldom lost; /* that a message found no room */
     uint8_t *inbox; /* of that, what this node told itself: its agent tells the leader on it, and that one it;
                        heap */
     uint32_t inbox_bytes, inbox_capacity;

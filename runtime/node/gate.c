@@ -1,6 +1,7 @@
 /* gate.c - see gate.h. */
 #include "gate.h"
 
+#include "seldom.h"
 #include <errno.h>
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -66,8 +67,10 @@ struct keel_gate {
     bool released;
     struct caller *callers;
     uint32_t strangers, waiting, asking;
-    uint64_t listen_ns;                           /* the listener pauses until then; 0: does not */
-    uint64_t refused, told_ns[KEEL_STATUS_COUNT]; /* of strangers, for each reason */
+    uint64_t listen_ns; /* the listener pauses until then; 0: does not */
+    uint64_t refused;
+    struct keel_seldom told[KEEL_STATUS_COUNT]; /* of strangers, for each reason */
+    struct keel_seldom unheard;                 /* that some cannot be let in */
     struct seat seats[KEEL_NODES_MAX];
 };
 
@@ -169,19 +172,14 @@ static void say_farewell(struct keel_gate *gate, struct caller *caller, enum kee
         (void)flush(gate, caller); /* short: an empty socket takes it at once */
 }
 
-/* The end of a stranger, told to both sides: of those who prove nothing at most once a second
- * for each kind of reason. */
+/* The end of a stranger, told to both sides: of those who prove nothing ever more seldom, for each kind of
+ * reason. */
 static void refuse(struct keel_gate *gate, struct caller *caller, enum keel_status status, const char *text)
 {
     gate->refused++;
     say_farewell(gate, caller, KEEL_HANDOVER_REFUSED, status, text);
-    const uint64_t now_ns = keel_now_ns();
-    if (caller->handover.opened > 0 || gate->told_ns[status] == 0 ||
-        now_ns - gate->told_ns[status] >= stranger_pause_ns) {
-        if (caller->handover.opened == 0)
-            gate->told_ns[status] = now_ns;
+    if (caller->handover.opened > 0 || keel_seldom_says(&gate->told[status], keel_now_ns()))
         tell(gate, KEEL_GATE_REFUSED, caller, 0, status, text);
-    }
     drop(gate, caller);
 }
 
@@ -218,7 +216,8 @@ static void welcome(struct keel_gate *gate)
 {
     int fd = accept4(gate->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-        keel_log(KEEL_LOG_WARN, "an agent dials in and cannot be heard: %s (ulimit -n)", strerror(errno));
+        if (keel_seldom_says(&gate->unheard, keel_now_ns()))
+            keel_log(KEEL_LOG_WARN, "an agent dials in and cannot be heard: %s (ulimit -n)", strerror(errno));
         listen_again(gate, false);
     }
     if (fd < 0)

@@ -98,20 +98,31 @@ static enum keel_status start(struct keel_succession *succession, int lock_fd,
                                     &succession->started);
 }
 
-static void keep(int fd, const struct keel_lock_words *words, const char *path)
+static void keep(struct keel_succession *succession, int fd, const struct keel_lock_words *words,
+                 const char *path)
 {
-    if (keel_lock_keep(fd, words, path) != KEEL_OK)
+    if (keel_lock_keep(fd, words, path) == KEEL_OK)
+        succession->unkept = (struct keel_seldom){0};
+    else if (!keel_seldom_says(&succession->unkept, keel_now_ns()))
+        return;
+    else if (keel_path_exists(succession->directory))
         keel_log(KEEL_LOG_WARN, "%s", keel_detail());
+    else
+        keel_log(KEEL_LOG_WARN,
+                 "%s: the directory of the run was moved away or removed; the run goes on, but nobody can "
+                 "take it over: bring it back under that name, or end the run (keel job stop, with where it "
+                 "is now)",
+                 keel_detail());
 }
 
 /* Of this agent: the next leader is to find it. */
-static void keep_lock(const struct keel_succession *succession, const struct keel_control_plane *control)
+static void keep_lock(struct keel_succession *succession, const struct keel_control_plane *control)
 {
     char path[KEEL_PATH_BYTES];
     const struct keel_lock_words own = {
         .pid = (long)getpid(), .incarnation = succession->incarnation, .run = succession->run};
     if (!control->finished && keel_lock_agent_path(succession->directory, succession->node, path) == KEEL_OK)
-        keep(KEEL_AGENT_LOCK_FD, &own, path);
+        keep(succession, KEEL_AGENT_LOCK_FD, &own, path);
 }
 
 /* The lock is ours, and so nobody leads. Who reads the locks finds the new process at once. */
@@ -127,11 +138,12 @@ static void replace(struct keel_succession *succession, int lock_fd, uint64_t he
         words = succession->words;
     if (words.pid == 0 || words.run != succession->run)
         return;
-    keep(KEEL_AGENT_RUN_FD, &(struct keel_lock_words){.pid = words.pid},
+    keep(succession, KEEL_AGENT_RUN_FD, &(struct keel_lock_words){.pid = words.pid},
          run_path); /* the leader made it anew */
     if (start(succession, lock_fd, &words, heard_ns, last) != KEEL_OK) {
-        keel_log(KEEL_LOG_ERROR, "process %ld led and has ended, and none can take its place: %s", words.pid,
-                 keel_detail());
+        if (keel_seldom_says(&succession->vacant, keel_now_ns()))
+            keel_log(KEEL_LOG_ERROR, "process %ld led and has ended, and none can take its place: %s",
+                     words.pid, keel_detail());
         return;
     }
     keel_log(KEEL_LOG_WARN, "process %ld led and has ended: process %ld takes its place", words.pid,

@@ -13,6 +13,7 @@
 
 #include "control.h"
 #include "run_locks.h"
+#include "seldom.h"
 #include <keel/process.h>
 
 /* Descriptors that a launcher hands to agents of its host; and an agent to the process that it has lead. */
@@ -34,6 +35,8 @@ struct keel_succession {
     struct keel_process leader; /* who leads, as leader.lock says; pidfd -1: its end was seen, or cannot be */
     uint32_t hasty;             /* so many in a row came soon after the one before */
     struct keel_process started; /* pidfd -1: none is to be reaped */
+    struct keel_seldom unkept;   /* that the locks cannot be kept */
+    struct keel_seldom vacant;   /* that none can take the leader's place */
 };
 
 /* `incarnation`: of this agent. Says in its lock who has it. BUSY: another agent of this node has. */
