@@ -103,37 +103,45 @@ enum keel_status keel_job_look(const char *directory, uint64_t limit_ns, struct 
 /* ---- asking -------------------------------------------------------------------------------------------- */
 
 struct asking {
-    const char *directory;
+    const struct keel_job_question *question;
     struct keel_run_gates gates;
     char known[KEEL_PLACE_BYTES]; /* of who leads, as the store says; "": it was not asked, or does not */
     struct keel_secret secret;
     struct keel_handover_ask ask;
     struct keel_dial_config dial;
-    uint64_t patience_ns, deadline_ns;
+    uint64_t patience_ns;
     uint64_t last_ns;  /* somebody who leads was there then, or it began */
     bool heard;        /* by one of them */
     struct look *look; /* under way; NULL: none is */
 };
 
-static enum keel_status find_timeout(const char *directory, uint64_t *out_ns)
+static enum keel_status read_job(const char *directory, uint64_t *timeout_ns, bool *local)
 {
     struct keel_job *job;
     char path[KEEL_PATH_BYTES];
     KEEL_TRY(keel_path_join(path, directory, "job.conf"));
     KEEL_TRY(keel_alloc(1, sizeof *job, &job));
     const enum keel_status status = keel_job_load(path, NULL, 0, job);
-    *out_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S);
+    *timeout_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S);
+    *local = job->launch == KEEL_LAUNCH_LOCAL;
     keel_free(job);
     return status;
+}
+
+bool keel_job_is_local(const char *directory)
+{
+    uint64_t timeout_ns;
+    bool local = false;
+    return read_job(directory, &timeout_ns, &local) == KEEL_OK && local;
 }
 
 static enum keel_status begin(struct asking *asking)
 {
     uint64_t timeout_ns;
-    KEEL_TRY(keel_run_gates_read(asking->directory, &asking->gates));
-    KEEL_TRY(keel_secret_load(asking->directory, false, &asking->secret));
-    KEEL_TRY(find_timeout(asking->directory, &timeout_ns));
-    asking->ask.run = asking->gates.run;
+    bool local;
+    KEEL_TRY(keel_secret_load(asking->question->directory, false, &asking->secret));
+    KEEL_TRY(read_job(asking->question->directory, &timeout_ns, &local));
+    asking->ask = (struct keel_handover_ask){.wish = asking->question->wish, .node = asking->question->node};
     asking->patience_ns = PATIENCE_TIMEOUTS * timeout_ns;
     if (asking->patience_ns < patience_min_ns)
         asking->patience_ns = patience_min_ns;
@@ -146,13 +154,18 @@ static enum keel_status begin(struct asking *asking)
     return KEEL_OK;
 }
 
+/* The places anew each time: who leads next on the launcher's host has another. */
 static enum keel_status dial(struct asking *asking, struct keel_job_answer *out)
 {
+    const struct keel_job_question *question = asking->question;
     struct keel_dialed dialed;
+    KEEL_TRY(keel_run_gates_read(question->directory, &asking->gates));
+    asking->ask.run = asking->gates.run;
     enum keel_status status = keel_dial_ask(&asking->dial, &dialed);
     if (status == KEEL_OK) {
         asking->heard = true;
-        status = keel_dialed_await(&dialed, asking->deadline_ns, &out->end);
+        status =
+            keel_dialed_await(&dialed, question->deadline_ns, question->stays, question->context, &out->end);
         out->told = status == KEEL_OK;
         asking->last_ns = keel_now_ns();
     }
@@ -168,13 +181,17 @@ static bool may_come(enum keel_status status)
 /* Nobody who leads is there, as keel_detail() has it: has the run ended, or may one come? */
 static enum keel_status look_further(struct asking *asking, bool *ended)
 {
+    const char *directory = asking->question->directory;
     char why[KEEL_DETAIL_BYTES];
     struct keel_run_look look = {.step = 0};
     snprintf(why, sizeof why, "%.400s", keel_detail());
-    if (keel_remaining_ns(asking->deadline_ns) == 0)
-        return keel_fail(KEEL_TIMEOUT, "%s: %s", asking->directory,
-                         asking->heard ? "who leads was asked, and the run still goes on" : why);
-    const enum keel_status status = look_on(&asking->look, asking->directory, look_limit_ns, &look);
+    if (keel_remaining_ns(asking->question->deadline_ns) == 0)
+        return keel_fail(KEEL_TIMEOUT, "%s: %s", directory,
+                         !asking->heard ? why
+                         : asking->ask.wish == KEEL_WISH_STOP
+                             ? "who leads was asked, and the run still goes on"
+                             : "who leads was asked, and nothing came of it in time; it is still asked for");
+    const enum keel_status status = look_on(&asking->look, directory, look_limit_ns, &look);
     *ended = status == KEEL_OK && look.state != KEEL_RUN_GOES_ON;
     if (status != KEEL_OK && status != KEEL_TIMEOUT)
         return status;
@@ -185,17 +202,16 @@ static enum keel_status look_further(struct asking *asking, bool *ended)
             KEEL_TIMEOUT,
             "%s: nobody who leads the run was reached from here in %" PRIu64 " s (%s)%s; ask where these "
             "places are reached",
-            asking->directory, asking->patience_ns / KEEL_NS_PER_S, why,
+            directory, asking->patience_ns / KEEL_NS_PER_S, why,
             status == KEEL_TIMEOUT ? ", and the store that may say who leads does not answer" : "");
     if (!*ended)
         keel_sleep_until_ns(keel_deadline_after_ns(again_ns));
     return KEEL_OK;
 }
 
-enum keel_status keel_job_ask(const char *directory, enum keel_handover_wish wish, uint64_t deadline_ns,
-                              struct keel_job_answer *out)
+enum keel_status keel_job_ask(const struct keel_job_question *question, struct keel_job_answer *out)
 {
-    struct asking asking = {.directory = directory, .ask = {.wish = wish}, .deadline_ns = deadline_ns};
+    struct asking asking = {.question = question};
     bool ended = false;
     enum keel_status status = begin(&asking);
     *out = (struct keel_job_answer){.told = false};
@@ -208,6 +224,8 @@ enum keel_status keel_job_ask(const char *directory, enum keel_handover_wish wis
     }
     keel_secret_wipe(&asking.secret);
     if (status == KEEL_OK && ended && !asking.heard)
-        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", directory);
+        return keel_fail(KEEL_NOT_FOUND, "%s: no run goes on there", question->directory);
+    if (status == KEEL_OK && ended && question->wish != KEEL_WISH_STOP)
+        return keel_fail(KEEL_NOT_FOUND, "%s: the run ended first", question->directory);
     return status;
 }

@@ -257,6 +257,11 @@ static enum keel_status say_as_told(const struct keel_command *command,
     return keel_command_printed();
 }
 
+static bool is_unsaved(const char *detail)
+{
+    return strncmp(detail, KEEL_RUN_UNSAVED, strlen(KEEL_RUN_UNSAVED)) == 0;
+}
+
 /* It ended, maybe without its last steps: these were not saved in time (run_lives.c, agent.c). */
 static enum keel_status say_end(const struct keel_command *command, const struct keel_job_answer *answer)
 {
@@ -269,8 +274,9 @@ static enum keel_status say_end(const struct keel_command *command, const struct
     KEEL_TRY(say(command)); /* it has ended, which is what was asked for */
     if (answer->told && answer->end.status == KEEL_TIMEOUT)
         return keel_fail(KEEL_TIMEOUT, "%s: %s", directory, answer->end.text);
-    if (look.state == KEEL_RUN_STOPPED &&
-        strncmp(look.detail, KEEL_RUN_UNSAVED, strlen(KEEL_RUN_UNSAVED)) == 0)
+    if (answer->told && is_unsaved(answer->end.text)) /* the line that says so may lack for the same reason */
+        return keel_fail(KEEL_IO, "%s: %s", directory, answer->end.text);
+    if (look.state == KEEL_RUN_STOPPED && is_unsaved(look.detail))
         return keel_fail(KEEL_IO, "%s: %s", directory, look.detail);
     return look.state == KEEL_RUN_FAILED && look.status == KEEL_TIMEOUT
                ? keel_fail(look.status, "%s: %s", directory, look.detail)
@@ -287,9 +293,13 @@ static enum keel_status stop(const struct keel_command *command)
     do /* one that was killed meanwhile has another in its place, which may not know of it */
         status = stop_leader(directory, options->wait_ns, deadline_ns);
     while (status == KEEL_OK);
-    const bool elsewhere = status == KEEL_NOT_FOUND || status == KEEL_UNSUPPORTED;
+    const bool elsewhere =
+        status == KEEL_NOT_FOUND || (status == KEEL_UNSUPPORTED && !keel_job_is_local(directory));
     if (elsewhere && keel_run_gates_are_there(directory))
-        status = keel_job_ask(directory, KEEL_WISH_STOP, deadline_ns, &answer);
+        status = keel_job_ask(&(struct keel_job_question){.directory = directory,
+                                                          .wish = KEEL_WISH_STOP,
+                                                          .deadline_ns = deadline_ns},
+                              &answer);
     return status == KEEL_OK || status == KEEL_NOT_FOUND ? say_end(command, &answer) : status;
 }
 

@@ -1,7 +1,6 @@
 /* run_cmd.c - the command line of `keel run`, and what is checked before any process starts. */
 #include "run_cmd.h"
 #include "data.h"
-#include "drains.h"
 #include "drill.h"
 #include "encode_text.h"
 #include "job_follow.h"
@@ -384,7 +383,6 @@ static enum keel_status hold_directory(void *context)
     if (made != KEEL_OK)
         return keel_fail(made, "--out: %s; give another --out", keel_detail());
     KEEL_TRY(keel_launch_lock(run->directory, &run->locks));
-    KEEL_TRY(keel_drains_clear(run->directory));
     return keel_dir_list(run->directory, sweep_one, run);
 }
 
@@ -442,7 +440,6 @@ static enum keel_status take_led(struct keel_run *run)
         return keel_fail(KEEL_BUSY,
                          "%s: node %u on %s has begun to lead the run; the same command follows it",
                          run->directory, leader.node, leader.host);
-    KEEL_TRY(keel_drains_clear(lines));
     KEEL_TRY(keel_led_take(run->directory, store, &taken, &differing));
     if (differing > 0)
         return keel_fail(KEEL_MISMATCH, "%" PRIu64 " steps came with different bits; see %s/events.jsonl",

@@ -25,15 +25,21 @@ static enum keel_status open_led(const char *folder, const struct keel_job *job,
     return KEEL_OK;
 }
 
-static enum keel_status close_led(void *context, bool ended, enum keel_status status, const char *detail)
+static enum keel_status close_led(void *context, bool ended, uint64_t kept_step, enum keel_status status,
+                                  char detail[KEEL_DETAIL_BYTES])
 {
     struct keel_output *output = context;
     const enum keel_status was = status;
+    keel_detail_set(detail);
     status = ended ? keel_output_led_end(output, status) : status;
     if (ended && status == KEEL_OK && keel_output_mismatches(output) > 0)
         status = keel_fail(KEEL_MISMATCH, "steps came with different bits");
+    if (ended && status == KEEL_INTERRUPTED && kept_step != UINT64_MAX)
+        (void)keel_output_tell_unsaved(output, kept_step, false);
+    if (ended && (status == was || status != KEEL_OK))
+        snprintf(detail, KEEL_DETAIL_BYTES, "%s", keel_detail());
     if (ended)
-        keel_output_finish(output, status, status == KEEL_OK ? "" : status != was ? keel_detail() : detail);
+        keel_output_finish(output, status, status == KEEL_OK ? "" : detail);
     keel_output_close(output);
     return status;
 }

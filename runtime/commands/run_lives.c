@@ -265,28 +265,10 @@ static enum keel_status take_led(const struct keel_run *run, struct keel_output 
 /* A stop was heard. OK: all that was committed is in a snapshot, or the job has none. */
 static enum keel_status tell_unsaved(const struct keel_run *run, const struct keel_output *output, bool hangs)
 {
-    const uint64_t last = keel_output_next_step(output) - 1;
-    uint64_t told, kept;
+    uint64_t told;
     if (run->job.snapshot_every == 0 || last_told(run, &told) != KEEL_OK)
         return KEEL_OK;
-    kept = told == NO_STEP ? 0 : told;
-    if (last <= kept)
-        return KEEL_OK;
-    if (hangs)
-        return keel_fail(KEEL_TIMEOUT,
-                         KEEL_RUN_UNSAVED
-                         ", which did not come in time: the store of snapshots hangs, or a step is longer "
-                         "than six timeouts; bring the store back, and the same command computes steps "
-                         "%" PRIu64 " to %" PRIu64 " again",
-                         kept + 1, last);
-    const bool failed = keel_output_snapshot_failure(output) != KEEL_OK;
-    char why[KEEL_DETAIL_BYTES];
-    snprintf(why, sizeof why, "%.300s",
-             failed ? keel_detail() : "it was ended at once, or a rank was lost, or left, as it stopped");
-    return keel_fail(KEEL_INTERRUPTED,
-                     KEEL_RUN_UNSAVED ": %s; the same command computes steps %" PRIu64 " to %" PRIu64
-                                      " again",
-                     why, kept + 1, last);
+    return keel_output_tell_unsaved(output, told == NO_STEP ? 0 : told, hangs);
 }
 
 /* One life. DONE is said when all steps are: whoever dies behind that takes his share of the last snapshot

@@ -1,9 +1,11 @@
 /* run_output_files.c - opens what a run writes about itself: for a new life, for one who takes a run over,
  * and to see how it ended. */
 #include "drill.h"
+#include "run_asks.h"
 #include "run_fields.h"
 #include "run_led.h"
 #include "run_locks.h"
+#include "run_look.h"
 #include "run_output_state.h"
 #include <inttypes.h>
 #include <keel/clock.h>
@@ -152,24 +154,12 @@ void keel_output_drain(void *context, uint16_t node, enum keel_drain_news news, 
 {
     static const char *const names[] = {"drained", "drain-waits", "drain-over", "drain-waits"};
     struct keel_output *output = context;
-    char detail[160];
+    char detail[KEEL_DRAIN_TEXT_BYTES];
     const bool told = keel_bitset_has(&output->past_drained, node);
     keel_bitset_remove(&output->past_drained, node);
     if (told && news == KEEL_DRAIN_LEFT)
         return;
-    if (news == KEEL_DRAIN_LEFT)
-        snprintf(detail, sizeof detail, "node %u has left the run; keel job add brings it back", node);
-    else if (news == KEEL_DRAIN_OVER)
-        snprintf(detail, sizeof detail, "node %u is wanted again", node);
-    else if (news == KEEL_DRAIN_HOLDS)
-        snprintf(detail, sizeof detail,
-                 "node %u stays for now: without it %u holders of the view are left, and %u decide "
-                 "(cluster.holders)",
-                 node, ranks, fewest);
-    else
-        snprintf(detail, sizeof detail,
-                 "node %u stays for now: without it %u ranks are left, and the smallest plan needs %u", node,
-                 ranks, fewest);
+    keel_drain_text(node, news, ranks, fewest, detail);
     keel_output_event(context, names[news], json_pack("{s:i, s:s}", "node", (int)node, "detail", detail));
     keel_output_say(context, "%s", detail);
 }
@@ -449,4 +439,28 @@ enum keel_status keel_output_read_end(const char *directory, struct keel_metric_
         return KEEL_OK;
     keel_step_ranges_free(&out->lacks);
     return keel_fail(KEEL_NOT_FOUND, "%s: its lines are not whole", directory);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+enum keel_status keel_output_tell_unsaved(const struct keel_output *output, uint64_t kept_step, bool hangs)
+{
+    const uint64_t last = keel_output_last_step(output);
+    char why[KEEL_DETAIL_BYTES];
+    if (last <= kept_step)
+        return KEEL_OK;
+    if (hangs)
+        return keel_fail(KEEL_TIMEOUT,
+                         KEEL_RUN_UNSAVED
+                         ", which did not come in time: the store of snapshots hangs, or a step is longer "
+                         "than six timeouts; bring the store back, and the same command computes steps "
+                         "%" PRIu64 " to %" PRIu64 " again",
+                         kept_step + 1, last);
+    const bool failed = keel_output_snapshot_failure(output) != KEEL_OK;
+    snprintf(why, sizeof why, "%.300s",
+             failed ? keel_detail() : "it was ended at once, or a rank was lost, or left, as it stopped");
+    return keel_fail(KEEL_INTERRUPTED,
+                     KEEL_RUN_UNSAVED ": %s; the same command computes steps %" PRIu64 " to %" PRIu64
+                                      " again",
+                     why, kept_step + 1, last);
 }

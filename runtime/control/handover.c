@@ -293,15 +293,19 @@ uint32_t keel_handover_ask_write(const struct keel_handover_ask *ask, uint8_t *o
     struct keel_writer writer = {.data = out, .capacity = capacity};
     keel_writer_number(&writer, ask->run, 8);
     keel_writer_number(&writer, (uint64_t)ask->wish, 1);
+    keel_writer_number(&writer, ask->node, 2);
     return writer.failed ? 0 : writer.bytes;
 }
 
 bool keel_handover_ask_read(const uint8_t *data, uint32_t bytes, struct keel_handover_ask *out)
 {
     struct keel_wire_reader reader = {.data = data, .bytes = bytes};
-    const uint64_t run = keel_reader_number(&reader, 8), wish = keel_reader_number(&reader, 1);
-    if (!keel_reader_complete(&reader) || run == 0 || wish == 0 || wish >= KEEL_WISH_COUNT)
+    const uint64_t run = keel_reader_number(&reader, 8), wish = keel_reader_number(&reader, 1),
+                   node = keel_reader_number(&reader, 2);
+    if (!keel_reader_complete(&reader) || run == 0 || wish == 0 || wish >= KEEL_WISH_COUNT ||
+        (wish == KEEL_WISH_STOP) != (node == 0) || node >= KEEL_NODES_MAX)
         return false;
-    *out = (struct keel_handover_ask){.run = run, .wish = (enum keel_handover_wish)wish};
+    *out =
+        (struct keel_handover_ask){.run = run, .wish = (enum keel_handover_wish)wish, .node = (uint16_t)node};
     return true;
 }

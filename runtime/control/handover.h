@@ -17,7 +17,8 @@
  *               <------------------  FAILED, where it cannot begin; BYE, at the end of the run
  *
  *               <------------------  opening, ASK
- *     HEARD or REFUSED ----------->  (or ELSEWHERE); then DONE, when what was asked for has come to be
+ *     HEARD or REFUSED ----------->  (or ELSEWHERE); then DONE, when what was asked for has come to be, and
+ *                                    STAYS, as often as there is another reason why not yet
  *
  * The connection stays: that it ends tells each that the other's process did. The release comes first in the
  * opening, in the same place in all releases, so that both can name both. This is the protocol alone, without
@@ -55,11 +56,12 @@ enum keel_handover_kind {
     KEEL_HANDOVER_ELSEWHERE, /* struct keel_handover_reason: its text is the place of who leads; "": nobody */
     KEEL_HANDOVER_ASK,       /* struct keel_handover_ask */
     KEEL_HANDOVER_HEARD,     /* empty: it is being done */
-    KEEL_HANDOVER_DONE       /* empty, or struct keel_handover_reason: how a run ended that was to */
+    KEEL_HANDOVER_DONE,      /* empty, or struct keel_handover_reason: how a run ended that was to */
+    KEEL_HANDOVER_STAYS      /* struct keel_handover_reason: why it has not come to be yet */
 };
 
 /* What may be asked of who leads. */
-enum keel_handover_wish { KEEL_WISH_STOP = 1, KEEL_WISH_COUNT };
+enum keel_handover_wish { KEEL_WISH_STOP = 1, KEEL_WISH_DRAIN, KEEL_WISH_ADD, KEEL_WISH_COUNT };
 
 struct keel_handover {
     enum keel_handover_role role;
@@ -134,6 +136,7 @@ bool keel_handover_reason_read(const uint8_t *data, uint32_t bytes, struct keel_
 struct keel_handover_ask {
     uint64_t run; /* the one that is meant: others may have the same key */
     enum keel_handover_wish wish;
+    uint16_t node; /* DRAIN, ADD: which, from 1; else 0 */
 };
 uint32_t keel_handover_ask_write(const struct keel_handover_ask *ask, uint8_t *out, uint32_t capacity);
 bool keel_handover_ask_read(const uint8_t *data, uint32_t bytes, struct keel_handover_ask *out);

@@ -29,7 +29,6 @@ enum {
     VERSIONS_GAP = 1 << 16
 };
 
-
 _Static_assert(KEEL_DATAGRAM_BYTES <= 65507, "a message is one datagram of UDP over IPv4");
 
 struct keel_mailbox {

@@ -27,7 +27,7 @@ struct keel_mailbox_config {
     uint32_t by_tag;                /* its process, */
     struct keel_net_place by_place; /* and where it is; all 0: the launcher did */
     int socket;                     /* launcher: of the one that it follows, taken over; 0: a new one */
-    /* Something that does not belong came: at most once a second. May be NULL. */
+    /* Something that does not belong came: once, and then ever more seldom. May be NULL. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     void *context;
 };

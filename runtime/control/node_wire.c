@@ -8,16 +8,18 @@
 #include <stddef.h>
 #include <string.h>
 
-#define WIRE_MAGIC UINT32_C(0x394e454b) /* "KEN9": the digit is the version */
+#define WIRE_MAGIC UINT32_C(0x414e454b) /* "KENA": the digit is the version */
 
 enum { KIND_AT = 4, HEAD_BYTES = 13, RECORD_BYTES = 136, WORKER_BYTES = 38 + KEEL_ADDRESS_BYTES };
 
-_Static_assert(HEAD_BYTES + 62 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
+_Static_assert(HEAD_BYTES + 70 + RECORD_BYTES + KEEL_WORKERS_PER_NODE * WORKER_BYTES +
                        KEEL_WIRE_DETAIL_BYTES <
                    KEEL_MESSAGE_BYTES,
                "a status fits");
 _Static_assert(HEAD_BYTES + 36 + KEEL_WIRE_VIEW_BYTES + 2 * KEEL_NODES_MAX <= KEEL_MESSAGE_BYTES,
                "what is other in a view fits, with all to whom it is handed on");
+_Static_assert(HEAD_BYTES + 10 + 2 * KEEL_NODES_MAX <= KEEL_MESSAGE_BYTES,
+               "all nodes that are to be away fit");
 _Static_assert(HEAD_BYTES + 68 + KEEL_WIRE_PART_BYTES <= KEEL_MESSAGE_BYTES, "a part fits");
 _Static_assert((int)KEEL_WIRE_PARTS_MAX <= 256 && (int)KEEL_WIRE_PARTS_MAX <= (int)KEEL_BITSET_BITS,
                "a part's number is a byte, and parts make a set");
@@ -163,6 +165,7 @@ static void flow_status(struct flow *f, struct keel_wire_status *status)
     flow_ballot(f, &status->term);
     flow_u64(f, &status->next_step);
     flow_bool(f, &status->stopping);
+    flow_u64(f, &status->away);
     flow_u32(f, &status->incarnation);
     if (status->incarnation > KEEL_WIRE_INCARNATION_MAX)
         refuse(f);
@@ -193,6 +196,7 @@ static void flow_leader(struct flow *f, struct keel_wire_leader *leader)
     flow_bool(f, &leader->end);
     flow_bool(f, &leader->leave);
     flow_u64(f, &leader->note);
+    flow_u64(f, &leader->away);
     leader->status = (enum keel_status)flow_choice(f, leader->status, KEEL_STATUS_COUNT);
     flow_text(f, leader->detail, sizeof leader->detail);
 }
@@ -300,6 +304,19 @@ static void flow_past(struct flow *f, struct keel_wire_past *past)
     flow_bytes(f, past->data, past->bytes);
 }
 
+static void flow_away(struct flow *f, struct keel_wire_away *away)
+{
+    flow_u64(f, &away->version);
+    if (away->version > KEEL_EPOCH_MAX) /* who changes it would find no higher one */
+        refuse(f);
+    away->count = (uint16_t)flow_choice(f, away->count, KEEL_NODES_MAX);
+    for (uint32_t i = 0; i < away->count && !(f->r && f->r->failed); i++) {
+        away->nodes[i] = (uint16_t)flow_choice(f, away->nodes[i], KEEL_NODES_MAX);
+        if (away->nodes[i] <= (i > 0 ? away->nodes[i - 1] : 0))
+            refuse(f);
+    }
+}
+
 static void flow_message(struct flow *f, struct keel_wire_message *message)
 {
     uint32_t magic = WIRE_MAGIC;
@@ -344,6 +361,9 @@ static void flow_message(struct flow *f, struct keel_wire_message *message)
     case KEEL_WIRE_PAST:
         flow_past(f, &message->as.past);
         break;
+    case KEEL_WIRE_AWAY:
+        flow_away(f, &message->as.away);
+        break;
     case KEEL_WIRE_KIND_COUNT:
     default:
         refuse(f);
@@ -376,6 +396,8 @@ static size_t cleared_bytes(enum keel_wire_kind kind)
         return offsetof(struct keel_wire_part, data);
     case KEEL_WIRE_PAST:
         return sizeof(struct keel_wire_past);
+    case KEEL_WIRE_AWAY:
+        return offsetof(struct keel_wire_away, nodes);
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
     default:

@@ -37,6 +37,7 @@ enum keel_wire_kind {
     KEEL_WIRE_PULL,       /* to who has a view: send these parts of it */
     KEEL_WIRE_PART,       /* a part of a view */
     KEEL_WIRE_PAST,       /* leader to holders: what the next one must know */
+    KEEL_WIRE_AWAY,       /* leader and agent: which nodes are to be away, to who has an older version */
     KEEL_WIRE_KIND_COUNT
 };
 
@@ -66,6 +67,7 @@ struct keel_wire_status {
     struct keel_ballot term; /* the highest that it knows */
     uint64_t next_step;      /* that the leader of it wants: those before are delivered */
     bool stopping;           /* the user asked for the end */
+    uint64_t away;           /* version of the nodes that are to be away; 0: none ever was */
     uint32_t incarnation;    /* of the node */
     uint64_t sequence;       /* grows within the incarnation; older ones are dropped */
     bool ended;              /* its workers are gone, it ends */
@@ -90,6 +92,7 @@ struct keel_wire_leader {
     bool end;                /* the run is over: `status`, `detail` */
     bool leave;              /* this node alone leaves: its agent ends */
     uint64_t note;           /* number of the newest note that came from this agent; 0: none */
+    uint64_t away;           /* version of the nodes that are to be away; 0: none ever was */
     enum keel_status status;
     char detail[KEEL_WIRE_DETAIL_BYTES];
 };
@@ -150,6 +153,12 @@ struct keel_wire_past {
     uint8_t data[KEEL_PAST_BYTES_MAX];
 };
 
+struct keel_wire_away {
+    uint64_t version;
+    uint16_t count;
+    uint16_t nodes[KEEL_NODES_MAX]; /* from 1 on, ascending */
+};
+
 struct keel_wire_message {
     enum keel_wire_kind kind;
     uint64_t epoch; /* of the newest view that the sender knows */
@@ -164,6 +173,7 @@ struct keel_wire_message {
         struct keel_wire_pull pull;
         struct keel_wire_part part;
         struct keel_wire_past past;
+        struct keel_wire_away away;
     } as;
 };
 

@@ -22,7 +22,7 @@ struct keel_run_gates {
 /* One more, as far as there is room. */
 void keel_run_gates_add(struct keel_run_gates *gates, const char *place);
 enum keel_status keel_run_gates_write(const char *directory, const struct keel_run_gates *gates);
-/* NOT_FOUND: no agent of another host was ever let in. CORRUPT. */
+/* NOT_FOUND: no run goes on there, or it has only just begun. CORRUPT. */
 enum keel_status keel_run_gates_read(const char *directory, struct keel_run_gates *out);
 bool keel_run_gates_are_there(const char *directory);
 /* The run is over. */

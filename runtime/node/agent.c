@@ -767,7 +767,7 @@ static enum keel_status run(struct agent *agent)
 {
     KEEL_TRY(start(agent));
     loop(agent);
-    (void)keel_agent_gate_look_at_stop(&agent->gate, &agent->job, false);
+    keel_agent_gate_look_at_stop(&agent->gate, &agent->job, false);
     end_workers(agent);
     enum keel_status status = agent->control.status;
     agent->drained = status == KEEL_OK && strcmp(agent->control.detail, KEEL_NODE_DRAINED) == 0;
@@ -776,10 +776,10 @@ static enum keel_status run(struct agent *agent)
     if (may_lead(agent)) {
         const bool lost = agent->deserted || agent->drained || status == KEEL_PEER_LOST;
         status = keel_agent_lead_end(&agent->lead, lost, status, agent->control.detail);
-        if (agent->lead.abandoned)
-            status = keel_agent_gate_look_at_stop(&agent->gate, &agent->job, true);
-        if (status != agent->control.status) /* which has its own detail */
-            return status;
+        if (agent->lead.abandoned) {
+            keel_agent_gate_look_at_stop(&agent->gate, &agent->job, true);
+            status = agent->control.status;
+        }
     }
     return status == KEEL_OK ? KEEL_OK : keel_fail(status, "%s", agent->control.detail);
 }
@@ -992,8 +992,9 @@ int keel_agent_main(const struct keel_agent_output *output, int argc, char **arg
     }
     close_node(agent, status, "");
     keel_secret_wipe(&agent->secret);
+    const int code = keel_status_exit_code(agent->gate.unsaved ? KEEL_INTERRUPTED : status);
     if (agent->lead.abandoned) /* a thread of it may yet look at the agent */
-        _exit(keel_status_exit_code(status));
+        _exit(code);
     keel_free(agent);
-    return keel_status_exit_code(status);
+    return code;
 }

@@ -2,6 +2,7 @@
 #include "agent_gate.h"
 
 #include "membership.h"
+#include "run_asks.h"
 #include <keel/clock.h>
 #include <keel/log.h>
 #include <stdio.h>
@@ -26,14 +27,21 @@ static bool leads(void *context, char out[KEEL_PLACE_BYTES])
     return false;
 }
 
-static enum keel_status take_ask(void *context, enum keel_handover_wish wish)
+static enum keel_status take_ask(void *context, const struct keel_handover_ask *ask)
 {
     struct keel_agent_gate *gate = context;
-    KEEL_ASSERT(wish == KEEL_WISH_STOP);
+    if (ask->wish != KEEL_WISH_STOP)
+        return keel_run_asks_take(gate->control, ask);
     if (gate->stop_ns == 0)
         gate->stop_ns = keel_now_ns();
     keel_control_step(gate->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
     return KEEL_OK;
+}
+
+static bool look_at_ask(void *context, const struct keel_handover_ask *ask, char why[KEEL_REASON_BYTES])
+{
+    const struct keel_agent_gate *gate = context;
+    return keel_run_asks_look(gate->control, ask, why);
 }
 
 static void take_news(void *context, const struct keel_gate_news *news)
@@ -110,7 +118,8 @@ enum keel_status keel_agent_gate_open(struct keel_agent_gate *gate,
                                    .news = take_news,
                                    .silent = is_silent,
                                    .leads = leads,
-                                   .ask = take_ask};
+                                   .ask = take_ask,
+                                   .look = look_at_ask};
     its.job.by = config->dialed->job.node;
     its.job.by_tag = keel_mailbox_tag(config->mailbox);
     its.job.launcher = config->launcher;
@@ -143,22 +152,19 @@ static bool is_late(const struct keel_agent_gate *gate)
            progress.recorded > (progress.has_saved ? progress.saved : 0);
 }
 
-enum keel_status keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job,
-                                              bool hung)
+void keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job, bool hung)
 {
     struct keel_control_plane *control = gate->control;
-    if (gate->gate == NULL)
-        return KEEL_OK;
-    if (gate->stop_ns == 0 || control->status != KEEL_INTERRUPTED || !keel_job_takes_snapshots(job) ||
-        !(hung || is_late(gate)))
-        return control->status;
+    if (gate->gate == NULL || gate->stop_ns == 0 || control->status != KEEL_INTERRUPTED ||
+        !keel_job_takes_snapshots(job) || !(hung || is_late(gate)))
+        return;
+    gate->unsaved = true;
     control->status = KEEL_TIMEOUT;
     snprintf(
         control->detail, sizeof control->detail,
         "stopped without its last snapshot, which did not come in time: the store of snapshots hangs, or "
         "a step is longer than six timeouts; bring the store back, and the same command goes on from the "
         "newest snapshot that is there");
-    return KEEL_TIMEOUT;
 }
 
 void keel_agent_gate_turn(struct keel_agent_gate *gate)

@@ -23,6 +23,8 @@ struct keel_agent_gate {
     bool leads;
     uint64_t stop_ns;    /* somebody asked for the end of the run, here, then; 0: nobody did */
     uint64_t timeout_ns; /* of the run */
+    bool unsaved;        /* so it ended, without its last snapshot: who asked is told that it failed, and the
+                            agent ends as interrupted */
     /* Silence of a node counts: */
     uint64_t lead_ns;                   /* from when this one began to lead, */
     uint64_t joined_ns[KEEL_NODES_MAX]; /* or the node was let in */
@@ -47,10 +49,9 @@ enum keel_status keel_agent_gate_open(struct keel_agent_gate *gate,
 /* `over`: the run is, with this end, and not for this node alone: who waits is told. */
 void keel_agent_gate_close(struct keel_agent_gate *gate, bool over, enum keel_status status,
                            const char *detail);
-/* The node is over: its status. Where somebody asked for the end of the run here, and the last snapshot did
- * not come in time, or cannot (`hung`: the store does not answer), it becomes TIMEOUT, with its detail. */
-enum keel_status keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job,
-                                              bool hung);
+/* The node is over. Where somebody asked for the end of the run here, and the last snapshot did not come in
+ * time, or cannot (`hung`: the store does not answer), its status becomes TIMEOUT, with its detail. */
+void keel_agent_gate_look_at_stop(struct keel_agent_gate *gate, const struct keel_job *job, bool hung);
 /* Once a turn of the agent's loop. */
 void keel_agent_gate_turn(struct keel_agent_gate *gate);
 /* Turn when one is readable; -1: there is none. */

@@ -2,7 +2,6 @@
 #include "agent_lead.h"
 
 #include "dial.h"
-#include "drains.h"
 #include "launcher.h"
 #include "run_locks.h"
 #include <inttypes.h>
@@ -120,18 +119,7 @@ static enum keel_status check_store(struct keel_agent_lead *lead)
     return lead->blind > 0 && lead->blind < BLIND_MAX ? KEEL_OK : found;
 }
 
-static void look_at_drains(struct keel_agent_lead *lead)
-{
-    char folder[KEEL_PATH_BYTES];
-    struct keel_bitset away;
-    if (keel_path_join(folder, lead->store_path, KEEL_REMOTE_LEADER_FOLDER) != KEEL_OK ||
-        keel_drains_read(folder, &away) != KEEL_OK)
-        return; /* tried again */
-    for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
-        atomic_store(&lead->away[i], away.words[i]);
-}
-
-/* Say who leads, and hear what is asked of it. */
+/* Say who leads. */
 static enum keel_status look(void *context)
 {
     struct keel_agent_lead *lead = context;
@@ -145,7 +133,6 @@ static enum keel_status look(void *context)
         return KEEL_OK;
     KEEL_TRY(check_store(lead));
     keel_remote_leader_touch(lead->store_path, &lead->words);
-    look_at_drains(lead);
     return KEEL_OK;
 }
 
@@ -211,10 +198,6 @@ static void begin_or_end(struct keel_agent_lead *lead, bool leads)
     if (leads == lead->leads)
         return;
     lead->leads = leads;
-    /* Another leadership knows of nothing that was asked, and what an earlier one saw may be over. */
-    memset(&lead->asked, 0, sizeof lead->asked);
-    for (uint32_t i = 0; i < KEEL_BITSET_WORDS && leads; i++)
-        atomic_store(&lead->away[i], 0);
     atomic_store(&lead->leads_now, leads);
     if (leads)
         (void)open_all(&lead->leading);
@@ -237,24 +220,6 @@ static void hear_teller(struct keel_agent_lead *lead)
         keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_STOP});
 }
 
-static void hear_what_is_asked(struct keel_agent_lead *lead)
-{
-    hear_teller(lead);
-    struct keel_bitset away = {.some = {0}};
-    for (uint32_t i = 0; i < KEEL_BITSET_WORDS; i++)
-        keel_bitset_put(&away, i, atomic_load(&lead->away[i]));
-    if (memcmp(&away, &lead->asked, sizeof away) == 0)
-        return;
-    for (uint32_t node = 1; node < KEEL_NODES_MAX; node++) {
-        const bool wanted = keel_bitset_has(&away, node);
-        if (wanted != keel_bitset_has(&lead->asked, node))
-            keel_control_step(lead->control, &(struct keel_node_event){.kind = KEEL_EVENT_DRAIN,
-                                                                       .node = (uint16_t)node,
-                                                                       .value = wanted ? 1 : 0});
-    }
-    lead->asked = away;
-}
-
 enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
 {
     if (lead->leading.report != NULL)
@@ -265,7 +230,7 @@ enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead)
         snprintf(lead->detail, sizeof lead->detail, "%s", lead->status != KEEL_OK ? keel_detail() : "");
     }
     if (lead->status == KEEL_OK && lead->leads)
-        hear_what_is_asked(lead);
+        hear_teller(lead);
     return lead->status == KEEL_OK ? KEEL_OK : keel_fail(lead->status, "%s", lead->detail);
 }
 
@@ -288,8 +253,21 @@ static void close_committer(struct keel_agent_lead *lead, uint64_t deadline_ns)
     lead->leading.committer = NULL;
 }
 
+/* Of a run that was stopped: the newest snapshot, which another may have committed. */
+static uint64_t find_kept(struct keel_agent_lead *lead)
+{
+    struct keel_snapshot_info newest = {.step = 0};
+    struct keel_store *store;
+    uint32_t count = 0;
+    if (!keel_job_takes_snapshots(lead->job) || keel_job_has_local_snapshots(lead->job) ||
+        (lead->store == NULL && open_store(lead, &store) != KEEL_OK) ||
+        keel_store_list(lead->store, &newest, 1, &count, NULL) != KEEL_OK)
+        return UINT64_MAX;
+    return newest.step;
+}
+
 enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted, enum keel_status status,
-                                     const char *detail)
+                                     char detail[KEEL_DETAIL_BYTES])
 {
     const bool leads = lead->leads && !deserted;
     if (!deserted && lead->lock_fd >= 0) {
@@ -311,8 +289,10 @@ enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted
     const struct keel_launch_report output = *keel_teller_opened(lead->teller);
     keel_teller_close(lead->teller);
     lead->teller = NULL;
+    const bool stopped = leads && status == KEEL_INTERRUPTED && strcmp(detail, KEEL_NODE_STOPPED) == 0;
+    const uint64_t kept_step = stopped && !lead->abandoned ? find_kept(lead) : UINT64_MAX;
     if (output.context != NULL)
-        status = lead->output->close(output.context, leads, status, detail);
+        status = lead->output->close(output.context, leads, kept_step, status, detail);
     if (leads)
         keel_remote_leader_end(lead->store_path, &lead->words);
     return status;
@@ -320,8 +300,9 @@ enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted
 
 void keel_agent_lead_fini(struct keel_agent_lead *lead)
 {
+    char none[KEEL_DETAIL_BYTES] = "";
     if (lead->teller != NULL) /* it could not begin */
-        (void)keel_agent_lead_end(lead, true, KEEL_OK, "");
+        (void)keel_agent_lead_end(lead, true, KEEL_OK, none);
     if (lead->abandoned)
         return;
     keel_committer_close(lead->leading.committer);

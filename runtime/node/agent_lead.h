@@ -8,7 +8,6 @@
 #define KEEL_AGENT_LEAD_H
 
 #include "agent.h"
-#include "bitset.h"
 #include "leading.h"
 #include "remote_leader.h"
 #include "teller.h"
@@ -25,17 +24,15 @@ struct keel_agent_lead {
     char identity[KEEL_IDENTITY_BYTES];
     char state_path[KEEL_PATH_BYTES], lock_path[KEEL_PATH_BYTES]; /* of the register; "": has none */
     int lock_fd;
-    void *place;              /* of keel_env.lead_place; heap */
-    uint64_t *plans;          /* heap */
-    uint64_t heard_ns;        /* who led before, last; from before the teller is there */
-    struct keel_bitset asked; /* nodes that are to be away, as the control plane was told */
+    void *place;       /* of keel_env.lead_place; heap */
+    uint64_t *plans;   /* heap */
+    uint64_t heard_ns; /* who led before, last; from before the teller is there */
     bool leads;
     bool abandoned;          /* the store hangs: all of this is its threads' until the process ends */
     enum keel_status status; /* why it cannot lead, */
     char detail[KEEL_DETAIL_BYTES];
     /* Between the loop and the teller's thread: */
     _Atomic bool leads_now;
-    _Atomic uint64_t away[KEEL_BITSET_WORDS]; /* nodes that are to be away, as it was looked at last */
     /* The teller's thread's: */
     struct keel_remote_leader words; /* node and run are there from the start */
     bool says_so;                    /* STORE/.leader/leader is ours */
@@ -53,10 +50,11 @@ void keel_agent_lead_fill(struct keel_env *effects);
 enum keel_status keel_agent_lead_turn(struct keel_agent_lead *lead);
 int keel_agent_lead_fd(const struct keel_agent_lead *lead); /* turn when it is readable; -1 */
 /* The node is over: `deserted` when the run is not. If it led, the last snapshot is committed and the end
- * told; how it ended comes back. Where the store hangs, `abandoned`, after KEEL_LEADING_DRAIN_S and some
- * seconds: the process is to end, and nothing that its two threads have from it is freed before. */
+ * told; how it ended comes back, and why in `detail`. Where the store hangs, `abandoned`, after
+ * KEEL_LEADING_DRAIN_S and some seconds: the process is to end, and nothing that its two threads have from it
+ * is freed before. */
 enum keel_status keel_agent_lead_end(struct keel_agent_lead *lead, bool deserted, enum keel_status status,
-                                     const char *detail);
+                                     char detail[KEEL_DETAIL_BYTES]);
 void keel_agent_lead_fini(struct keel_agent_lead *lead);
 
 #endif

@@ -250,9 +250,11 @@ enum keel_status keel_dialed_hear(struct keel_dialed *dialed)
                              : status;
 }
 
-/* The next frame, of this kind; a status other than OK in it is why, or how it ended. */
+/* The next frame, of this kind; a status other than OK in it is why, or how it ended. Before DONE it may be
+ * STAYS. */
 static enum keel_status take_word(struct keel_dialed *dialed, uint64_t head_ns,
-                                  enum keel_handover_kind wanted, struct keel_handover_reason *out)
+                                  enum keel_handover_kind wanted, struct keel_handover_reason *out,
+                                  bool *stays)
 {
     uint8_t *frame = NULL;
     enum keel_handover_kind kind = KEEL_HANDOVER_REFUSED;
@@ -260,9 +262,11 @@ static enum keel_status take_word(struct keel_dialed *dialed, uint64_t head_ns,
     uint32_t bytes = 0;
     enum keel_status status = take_frame(dialed, head_ns, &frame, &kind, &payload, &bytes);
     *out = (struct keel_handover_reason){.status = KEEL_OK};
-    if (status == KEEL_OK &&
-        (kind != wanted || (bytes > 0 && !keel_handover_reason_read(payload, bytes, out))))
+    const bool fine = kind == wanted || (wanted == KEEL_HANDOVER_DONE && kind == KEEL_HANDOVER_STAYS);
+    if (status == KEEL_OK && (!fine || (bytes > 0 && !keel_handover_reason_read(payload, bytes, out)) ||
+                              (kind == KEEL_HANDOVER_STAYS && bytes == 0)))
         status = keel_fail(KEEL_CORRUPT, "%s: says what nobody says who leads", dialed->place);
+    *stays = status == KEEL_OK && kind == KEEL_HANDOVER_STAYS;
     keel_free(frame);
     return status;
 }
@@ -272,10 +276,11 @@ static enum keel_status say_ask(const struct keel_dial_config *config, struct ke
 {
     uint8_t payload[KEEL_FACTS_FRAME_BYTES], frame[sizeof payload + KEEL_FRAME_EXTRA_BYTES];
     struct keel_handover_reason none;
+    bool stays;
     const uint32_t bytes = keel_handover_ask_write(config->ask, payload, sizeof payload);
     const uint32_t frame_bytes = keel_frame_seal(&dialed->handover, KEEL_HANDOVER_ASK, payload, bytes, frame);
     KEEL_TRY(give(dialed->fd, frame, frame_bytes, deadline_ns));
-    return take_word(dialed, deadline_ns, KEEL_HANDOVER_HEARD, &none);
+    return take_word(dialed, deadline_ns, KEEL_HANDOVER_HEARD, &none, &stays);
 }
 
 static enum keel_status talk(const struct keel_dial_config *config, struct keel_dialed *dialed)
@@ -445,9 +450,16 @@ enum keel_status keel_dial_ask(const struct keel_dial_config *config, struct kee
 }
 
 enum keel_status keel_dialed_await(struct keel_dialed *dialed, uint64_t deadline_ns,
+                                   void (*stays)(void *context, const char *why), void *context,
                                    struct keel_handover_reason *out)
 {
-    return take_word(dialed, deadline_ns, KEEL_HANDOVER_DONE, out);
+    for (bool waits;;) {
+        KEEL_TRY(take_word(dialed, deadline_ns, KEEL_HANDOVER_DONE, out, &waits));
+        if (!waits)
+            return KEEL_OK;
+        if (stays != NULL)
+            stays(context, out->text);
+    }
 }
 
 /* ---- a node's own directory ---------------------------------------------------------------------------- */

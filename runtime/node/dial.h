@@ -60,9 +60,11 @@ void keel_dialed_close(struct keel_dialed *dialed);
 /* Ask all places once, `ask` of who leads. OK: it was heard. PEER_LOST, TIMEOUT or NOT_FOUND: nobody who
  * leads answered, each place with why; there may be one later. Else what is wrong, or why it is refused. */
 enum keel_status keel_dial_ask(const struct keel_dial_config *config, struct keel_dialed *out);
-/* Wait until what was asked for has come to be: `out` says how the run ended. PEER_LOST: who heard it is
+/* Wait until what was asked for has come to be: `out` says how the run ended, if that was to. `stays` (NULL:
+ * nobody asks) is told why it has not yet, as often as there is another reason. PEER_LOST: who heard it is
  * gone, or leads no more: ask again. TIMEOUT. */
 enum keel_status keel_dialed_await(struct keel_dialed *dialed, uint64_t deadline_ns,
+                                   void (*stays)(void *context, const char *why), void *context,
                                    struct keel_handover_reason *out);
 
 /* Write what agent and workers read into `directory`: job.conf, identity, job.key. */

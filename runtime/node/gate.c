@@ -18,7 +18,7 @@ enum {
     SILENT_TIMEOUTS = 2,
     STRANGERS_MAX = 64, /* beyond one for each node: all may dial at once */
     WAITING_MAX = 64,   /* agents beyond those that are wanted */
-    ASKING_MAX = 16,    /* who wait for what they asked for */
+    ASKING_MAX = 16,    /* who wait for the end that they asked for; and for something else */
     EVENTS_PER_TURN = 256,
     IN_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES, /* the longest that an agent sends */
     OUT_SMALL_BYTES = KEEL_FRAME_EXTRA_BYTES + 4 + 4 + KEEL_REASON_BYTES,
@@ -46,9 +46,11 @@ struct caller {
     uint64_t deadline_ns; /* of a stranger */
     struct keel_handover handover;
     struct keel_agent_facts facts;
-    uint16_t node; /* SEATED */
-    bool handed;   /* the job was sent, or is being sent */
-    uint8_t *out;  /* heap: what the socket did not take yet */
+    struct keel_handover_ask ask; /* ASKED */
+    char said[KEEL_REASON_BYTES]; /* ASKED: what it waits for, as it was told last */
+    uint16_t node;                /* SEATED */
+    bool handed;                  /* the job was sent, or is being sent */
+    uint8_t *out;                 /* heap: what the socket did not take yet */
     uint32_t out_bytes, out_sent, got;
     uint8_t in[IN_BYTES];
 };
@@ -408,6 +410,11 @@ static void take_facts(struct keel_gate *gate, struct caller *caller, const uint
         refuse(gate, caller, KEEL_CORRUPT, "says what no agent says");
         return;
     }
+    if (gate->config.asks_only) {
+        refuse(gate, caller, KEEL_INVALID,
+               "has all its agents on its own host (cluster.launch = local): it takes none of another");
+        return;
+    }
     const uint16_t node = caller->facts.node;
     const struct caller *there = node < gate->config.node_count ? gate->seats[node].caller : NULL;
     if (redirect(gate, caller))
@@ -432,9 +439,51 @@ static void take_facts(struct keel_gate *gate, struct caller *caller, const uint
     }
 }
 
+/* Of those who ask for the end, or of the others. */
+static uint32_t count_asking(const struct keel_gate *gate, bool for_the_end)
+{
+    uint32_t count = 0;
+    for (const struct caller *at = gate->callers; at != NULL; at = at->next)
+        count += at->state == CALLER_ASKED && (at->ask.wish == KEEL_WISH_STOP) == for_the_end ? 1 : 0;
+    return count;
+}
+
+/* Who asked last has it so: the others do not wait for what does not come any more. */
+static void end_opposites(struct keel_gate *gate, const struct keel_handover_ask *ask)
+{
+    for (struct caller *at = gate->callers, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->state != CALLER_ASKED || at->ask.wish == KEEL_WISH_STOP || at->ask.node != ask->node ||
+            at->ask.wish == ask->wish)
+            continue;
+        say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_BUSY, "was asked for the opposite since then");
+        drop(gate, at);
+    }
+}
+
+/* Nothing else waits to be sent to who is spoken to: what does is said in a later turn. */
+static void look_at_asked(struct keel_gate *gate)
+{
+    char why[KEEL_REASON_BYTES];
+    for (struct caller *at = gate->callers, *next; at != NULL && gate->asking > 0; at = next) {
+        next = at->next;
+        if (at->state != CALLER_ASKED || at->ask.wish == KEEL_WISH_STOP || at->out != NULL)
+            continue;
+        if (gate->config.look(gate->config.context, &at->ask, why)) {
+            if (say(at, KEEL_HANDOVER_DONE, NULL, 0))
+                (void)flush(gate, at);
+            drop(gate, at);
+        } else if (why[0] != '\0' && strcmp(why, at->said) != 0) {
+            memcpy(at->said, why, sizeof why);
+            say_farewell(gate, at, KEEL_HANDOVER_STAYS, KEEL_BUSY, why);
+        }
+    }
+}
+
 static void take_ask(struct keel_gate *gate, struct caller *caller, const uint8_t *data, uint32_t bytes)
 {
     struct keel_handover_ask ask;
+    char why[KEEL_DETAIL_BYTES];
     if (!keel_handover_ask_read(data, bytes, &ask)) {
         refuse(gate, caller, KEEL_CORRUPT, "asks for what nobody asks for");
         return;
@@ -445,17 +494,23 @@ static void take_ask(struct keel_gate *gate, struct caller *caller, const uint8_
         refuse(gate, caller, KEEL_MISMATCH, "asks for it of another run than goes on there");
         return;
     }
-    if (gate->asking == ASKING_MAX) {
+    if (ask.node >= gate->config.node_count) {
+        snprintf(why, sizeof why, "has nodes 1 to %u", gate->config.node_count - 1U);
+        refuse(gate, caller, KEEL_INVALID, why);
+        return;
+    }
+    if (count_asking(gate, ask.wish == KEEL_WISH_STOP) == ASKING_MAX) {
         refuse(gate, caller, KEEL_BUSY, "is one of many who ask already");
         return;
     }
-    const enum keel_status status = gate->config.ask(gate->config.context, ask.wish);
+    const enum keel_status status = gate->config.ask(gate->config.context, &ask);
     if (status != KEEL_OK) {
-        char why[KEEL_DETAIL_BYTES];
         snprintf(why, sizeof why, "%s", keel_detail());
         refuse(gate, caller, status, why);
         return;
     }
+    end_opposites(gate, &ask);
+    caller->ask = ask;
     set_state(gate, caller, CALLER_ASKED);
     if (!say(caller, KEEL_HANDOVER_HEARD, NULL, 0) || !flush(gate, caller))
         drop(gate, caller); /* it asks again */
@@ -588,6 +643,7 @@ void keel_gate_turn(struct keel_gate *gate)
         listen_again(gate, true);
     drop_the_slow(gate);
     redirect_those_who_wait(gate);
+    look_at_asked(gate);
     seat_those_who_wait(gate);
 }
 
@@ -663,6 +719,14 @@ bool keel_gate_has_some(const struct keel_gate *gate)
     return false;
 }
 
+enum keel_status keel_gate_place(const struct keel_gate *gate, char out[KEEL_PLACE_BYTES])
+{
+    struct keel_net_place place;
+    KEEL_TRY(keel_net_place_of_descriptor(gate->listener, false, &place));
+    keel_net_place_print(&place, out);
+    return KEEL_OK;
+}
+
 int keel_gate_fd(const struct keel_gate *gate)
 {
     return gate->epoll;
@@ -727,8 +791,10 @@ static void say_done(struct keel_gate *gate, struct caller *caller, enum keel_st
 void keel_gate_close(struct keel_gate *gate, enum keel_status status, const char *detail)
 {
     for (struct caller *at = gate != NULL ? gate->callers : NULL; at != NULL; at = at->next)
-        if (at->state == CALLER_ASKED)
+        if (at->state == CALLER_ASKED && at->ask.wish == KEEL_WISH_STOP)
             say_done(gate, at, status, detail);
+        else if (at->state == CALLER_ASKED)
+            say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_NOT_FOUND, "is over: the run ended first");
         else
             say_farewell(gate, at, KEEL_HANDOVER_REFUSED, KEEL_INTERRUPTED,
                          "is not wanted any more: the run is over");

@@ -54,7 +54,11 @@ struct keel_gate_config {
     bool (*leads)(void *context, char out[KEEL_PLACE_BYTES]);
     /* Somebody who proved the key asks for it, of this run and of who leads. Not OK: it is refused, as
      * keel_detail() has it. */
-    enum keel_status (*ask)(void *context, enum keel_handover_wish wish);
+    enum keel_status (*ask)(void *context, const struct keel_handover_ask *ask);
+    /* Has it come to be? In each turn, of what is no stop, whose end is the run's. Else `why` says what it
+     * waits for, "" for nothing that people must know. */
+    bool (*look)(void *context, const struct keel_handover_ask *ask, char why[KEEL_REASON_BYTES]);
+    bool asks_only; /* agents are this host's own: none is let in */
 };
 
 /* `silent`, by the view that `node` knows: for two timeouts, of an agent that was heard last at heard_ns, and
@@ -67,12 +71,14 @@ struct keel_gate;
 
 /* BUSY: the port is taken. DENIED, IO, NO_MEMORY. */
 enum keel_status keel_gate_open(const struct keel_gate_config *config, struct keel_gate **out);
-/* The run is over, and ended so: agents that are still connected are told not to dial again, and who asked
- * for it is told how. */
+/* The run is over, and ended so: agents that are still connected are told not to dial again, who asked for
+ * it is told how, and who asked for something else that it did not come to be. */
 void keel_gate_close(struct keel_gate *gate, enum keel_status status, const char *detail);
 /* The run goes on, or is ended, without this launcher: nobody is told anything. */
 void keel_gate_leave(struct keel_gate *gate);
 
+/* Where it listens. */
+enum keel_status keel_gate_place(const struct keel_gate *gate, char out[KEEL_PLACE_BYTES]);
 int keel_gate_fd(const struct keel_gate *gate);               /* to poll for reading */
 uint64_t keel_gate_deadline_ns(const struct keel_gate *gate); /* turn then at the latest; KEEL_NEVER */
 

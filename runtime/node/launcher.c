@@ -54,8 +54,8 @@ static struct keel_launcher *launcher_of(void *context)
 
 static enum keel_status spawn(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
 {
-    return launcher->gate == NULL ? keel_local_spawn(launcher, node, incarnation)
-                                  : keel_remote_spawn(launcher, node, incarnation);
+    return keel_launcher_is_local(launcher) ? keel_local_spawn(launcher, node, incarnation)
+                                            : keel_remote_spawn(launcher, node, incarnation);
 }
 
 void keel_launcher_tell_exit(struct keel_launcher *launcher, uint16_t node, uint32_t incarnation)
@@ -105,7 +105,7 @@ static void effect_node_start(void *context, uint16_t node, uint32_t incarnation
 {
     struct keel_launcher *launcher = launcher_of(context);
     KEEL_ASSERT(node > 0 && node < launcher->node_count);
-    KEEL_ASSERT(launcher->gate != NULL || !launcher->agents[node].running);
+    KEEL_ASSERT(!keel_launcher_is_local(launcher) || !launcher->agents[node].running);
     if (spawn(launcher, node, incarnation) == KEEL_OK)
         return;
     keel_log(KEEL_LOG_ERROR, "agent %u: %s", node, keel_detail());
@@ -405,7 +405,7 @@ static void loop(struct keel_launcher *launcher)
 static void give_up_loop(void *context, uint64_t still_ns)
 {
     const struct keel_launcher *launcher = context;
-    const bool others = launcher->gate != NULL && keel_job_holders(launcher->config->job) > 1;
+    const bool others = !keel_launcher_is_local(launcher) && keel_job_holders(launcher->config->job) > 1;
     for (uint16_t node = 1; node < launcher->node_count; node++)
         if (launcher->agents[node].running)
             (void)keel_process_signal(&launcher->agents[node].process, SIGKILL);
@@ -497,7 +497,8 @@ static void end_agents(struct keel_launcher *launcher)
                         launcher->control.finished ? launcher->control.status : KEEL_INTERRUPTED,
                         launcher->control.finished ? launcher->control.detail : "killed by a second signal");
         launcher->gate = NULL;
-        await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
+        if (!keel_launcher_is_local(launcher))
+            await_agents(launcher, keel_deadline_after_ns(end_grace_ns), true);
     }
     for (uint16_t node = 1; node < launcher->node_count; node++) {
         if (!launcher->agents[node].running)
@@ -640,8 +641,10 @@ static enum keel_status open_network(struct keel_launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
     size_t bytes;
-    if (job->launch == KEEL_LAUNCH_LOCAL)
-        return open_mailbox(launcher);
+    if (keel_launcher_is_local(launcher)) {
+        KEEL_TRY(open_mailbox(launcher));
+        return keel_launcher_open_gate(launcher);
+    }
     KEEL_TRY(keel_file_read(launcher->config->job_path, KEEL_FRAME_BYTES / 2, &launcher->job_text, &bytes));
     KEEL_TRY(keel_hosts_read(job, &launcher->hosts));
     snprintf(launcher->host_count, sizeof launcher->host_count, "%u", launcher->hosts.count);
@@ -769,7 +772,7 @@ static enum keel_status start(struct keel_launcher *launcher)
     KEEL_TRY(open_snapshots(launcher));
     KEEL_TRY(open_control(launcher));
     KEEL_TRY(take_signals(launcher));
-    if (launcher->gate != NULL)
+    if (!keel_launcher_is_local(launcher))
         return keel_remote_begin(launcher);
     KEEL_TRY(keel_local_begin(launcher));
     if (launcher->config->take_over != NULL)
@@ -833,6 +836,7 @@ enum keel_status keel_launch(const struct keel_launch_config *config)
     give_signals_back(launcher);
     keel_detail_set(start_detail);
     status = outcome(launcher, status);
+    keel_gate_leave(launcher->gate);
     keel_control_fini(&launcher->control);
     keel_committer_close(launcher->leading.committer);
     keel_store_close(launcher->store);

@@ -37,7 +37,7 @@ struct keel_launch_report {
     /* full: a view change waits because the disk is full, and `detail` names the file. Not full: it goes on.
      */
     void (*room)(void *context, bool full, const char *detail);
-    /* A datagram that does not belong to the run was dropped; `total` so far; at most once a second. */
+    /* A datagram that does not belong to the run was dropped; `total` so far; ever more seldom. */
     void (*stranger)(void *context, const char *place, const char *reason, uint64_t total);
     /* Of a run whose agents dial in: who came, went, or was refused; and a line for people, of what they are
      * to do or to know. */

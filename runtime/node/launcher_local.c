@@ -84,7 +84,7 @@ enum keel_status keel_launch_read_state(const char *directory, uint32_t ranks, u
  * there is to say. */
 static struct keel_lock_words own_words(const struct keel_launcher *launcher)
 {
-    const bool local = launcher->gate == NULL;
+    const bool local = keel_launcher_is_local(launcher);
     return (struct keel_lock_words){.pid = (long)getpid(),
                                     .incarnation = local ? launcher->incarnation : 0,
                                     .run = local ? launcher->run : 0};
@@ -112,7 +112,7 @@ enum keel_status keel_local_keep_locks(struct keel_launcher *launcher)
     KEEL_TRY(keel_path_join(path, launcher->config->directory, "run.lock"));
     KEEL_TRY(keel_lock_keep(locks->run_fd, &holder, path));
     KEEL_TRY(keel_path_join(path, launcher->config->directory, "leader.state"));
-    return launcher->gate != NULL || keel_path_exists(path) ? KEEL_OK : write_state(launcher);
+    return !keel_launcher_is_local(launcher) || keel_path_exists(path) ? KEEL_OK : write_state(launcher);
 }
 
 /* Somebody is the agent of this node, and nobody here knows it: an earlier leader was killed as it started

@@ -191,13 +191,6 @@ static bool leads(void *context, char out[KEEL_PLACE_BYTES])
     return false;
 }
 
-static enum keel_status take_ask(void *context, enum keel_handover_wish wish)
-{
-    KEEL_ASSERT(wish == KEEL_WISH_STOP);
-    keel_launcher_stop(context);
-    return KEEL_OK;
-}
-
 static void take_news(void *context, const struct keel_gate_news *news)
 {
     struct keel_launcher *launcher = context;
@@ -267,7 +260,8 @@ enum keel_status keel_remote_open_gate(struct keel_launcher *launcher)
         .news = take_news,
         .silent = is_silent,
         .leads = leads,
-        .ask = take_ask};
+        .ask = keel_launcher_take_ask,
+        .look = keel_launcher_look_at_ask};
     fill_words(launcher, &gate.job, &gate.first_words);
     KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
     struct keel_net_place place = launcher->listen.advertised;

@@ -32,11 +32,11 @@ struct keel_launcher {
     struct keel_control_plane control;
     struct keel_mailbox *mailbox;
     struct keel_store *store;
-    struct keel_leading leading;    /* its committer is NULL where the job makes no snapshots */
-    uint16_t leader;                /* the node that leads, as people were told last */
-    uint64_t lead_ns;               /* this one does again since then; 0: it did from the start */
-    uint64_t past_step;             /* of what the next one must know, as the node was told last */
-    struct keel_gate *gate;         /* NULL: all agents are on this host */
+    struct keel_leading leading; /* its committer is NULL where the job makes no snapshots */
+    uint16_t leader;             /* the node that leads, as people were told last */
+    uint64_t lead_ns;            /* this one does again since then; 0: it did from the start */
+    uint64_t past_step;          /* of what the next one must know, as the node was told last */
+    struct keel_gate *gate;      /* for agents of other hosts, and who asks something; NULL: it is closed */
     struct keel_starters *starters; /* NULL: these are, or people start them */
     struct keel_hosts hosts;
     char host_count[12]; /* as text */
@@ -61,12 +61,17 @@ struct keel_launcher {
     uint64_t watch_ns;           /* the directory is looked at again then */
     struct keel_run_gates gates; /* as DIR/gates has them */
     uint64_t unkept_ns;          /* since then another has our locks; 0: nobody has */
-    struct keel_bitset drained;  /* as it was looked at last */
     uint16_t node_count;
     int agents_fd; /* epoll: by node, processes of agents that have ended; of thousands each is not asked */
     uint64_t look_ns; /* all agents are looked at again then, for what is due; 0: now */
     struct keel_launched_agent agents[KEEL_NODES_MAX]; /* by node; [0] is not used */
 };
+
+/* All agents are on this host. */
+static inline bool keel_launcher_is_local(const struct keel_launcher *launcher)
+{
+    return launcher->config->job->launch == KEEL_LAUNCH_LOCAL;
+}
 
 /* launcher.c */
 /* The agent of a node is gone, of this incarnation; 0: whichever it is. */
@@ -78,8 +83,14 @@ void keel_launcher_await(struct keel_launcher *launcher, uint16_t node);
 void keel_launcher_stop(struct keel_launcher *launcher);
 
 /* launcher_watch.c */
-/* Once a beat: keep the locks, and tell the node which nodes are to leave, or to come back. */
+/* Once a beat: keep the locks, and say where who leads is asked. */
 void keel_launcher_watch(struct keel_launcher *launcher);
+/* Of a run on this host alone: listen on loopback for who asks something. */
+enum keel_status keel_launcher_open_gate(struct keel_launcher *launcher);
+/* What is asked at the gate (struct keel_gate_config); `context` is the launcher. */
+enum keel_status keel_launcher_take_ask(void *context, const struct keel_handover_ask *ask);
+bool keel_launcher_look_at_ask(void *context, const struct keel_handover_ask *ask,
+                               char why[KEEL_REASON_BYTES]);
 
 /* launcher_local.c */
 /* The contents of leader.state; the caller frees it. */

@@ -1,10 +1,10 @@
-/* launcher_watch.c - what people do in the directory of a run while it goes on: files that they remove, and
- * nodes that are to be away (drains.h); and what is told them there: where it is asked (run_gates.h).
+/* launcher_watch.c - what people do while a run goes on: files of its directory that they remove, and what
+ * they ask at its gate; and what is told them in the directory: where it is asked (run_gates.h).
  *
- * Owns when it is looked at: once a beat, and never for long. */
+ * Owns when the directory is looked at: once a beat, and never for long. */
 #include "launcher_state.h"
 
-#include "drains.h"
+#include "run_asks.h"
 #include "run_locks.h"
 #include <keel/clock.h>
 #include <keel/log.h>
@@ -65,19 +65,60 @@ static void keep_gates(struct keel_launcher *launcher)
         launcher->gates = gates;
 }
 
-static void look_at_drains(struct keel_launcher *launcher)
+enum keel_status keel_launcher_take_ask(void *context, const struct keel_handover_ask *ask)
 {
-    struct keel_bitset wanted;
-    if (keel_drains_read(launcher->config->directory, &wanted) != KEEL_OK)
-        return; /* tried again */
-    for (uint16_t node = 1; node < launcher->node_count; node++) {
-        const bool away = keel_bitset_has(&wanted, node);
-        if (away != keel_bitset_has(&launcher->drained, node))
-            keel_control_step(
-                &launcher->control,
-                &(struct keel_node_event){.kind = KEEL_EVENT_DRAIN, .node = node, .value = away ? 1 : 0});
+    struct keel_launcher *launcher = context;
+    if (ask->wish == KEEL_WISH_STOP) {
+        keel_launcher_stop(launcher);
+        return KEEL_OK;
     }
-    launcher->drained = wanted;
+    if (launcher->gathering)
+        return keel_fail(KEEL_BUSY, "waits for its agents, and has not begun: ask again when they are there");
+    return keel_run_asks_take(&launcher->control, ask);
+}
+
+bool keel_launcher_look_at_ask(void *context, const struct keel_handover_ask *ask,
+                               char why[KEEL_REASON_BYTES])
+{
+    struct keel_launcher *launcher = context;
+    why[0] = '\0';
+    return !launcher->control.finished && keel_run_asks_look(&launcher->control, ask, why);
+}
+
+/* ---- the gate of a run on this host alone -------------------------------------------------------------- */
+
+static bool leads(void *context, char out[KEEL_PLACE_BYTES])
+{
+    (void)context;
+    out[0] = '\0';
+    return true;
+}
+
+static void take_news(void *context, const struct keel_gate_news *news)
+{
+    const struct keel_launcher *launcher = context;
+    if (launcher->report->agent != NULL)
+        launcher->report->agent(launcher->report->context, news);
+}
+
+enum keel_status keel_launcher_open_gate(struct keel_launcher *launcher)
+{
+    struct keel_net_place here;
+    KEEL_TRY(keel_net_place_parse_ip("127.0.0.1", &here));
+    const struct keel_gate_config gate = {.bind = &here,
+                                          .advertised = &here,
+                                          .secret = &launcher->secret,
+                                          .release = KEEL_RELEASE,
+                                          .node_count = launcher->node_count,
+                                          .job = {.run = launcher->run},
+                                          .context = launcher,
+                                          .news = take_news,
+                                          .leads = leads,
+                                          .ask = keel_launcher_take_ask,
+                                          .look = keel_launcher_look_at_ask,
+                                          .asks_only = true};
+    KEEL_TRY(keel_gate_open(&gate, &launcher->gate));
+    return keel_gate_place(launcher->gate, launcher->place);
 }
 
 void keel_launcher_watch(struct keel_launcher *launcher)
@@ -91,5 +132,4 @@ void keel_launcher_watch(struct keel_launcher *launcher)
         keel_lock_touch(launcher->config->locks.run_fd);
     if (launcher->gate != NULL)
         keep_gates(launcher);
-    look_at_drains(launcher);
 }

@@ -438,6 +438,8 @@ static int take_message(struct keel_node *node, const struct keel_node_event *ev
         take_register(node, event->node);
     else if (node->scratch->in.kind == KEEL_WIRE_PAST)
         keel_past_message(node, event->node);
+    else if (node->scratch->in.kind == KEEL_WIRE_AWAY)
+        keel_away_message(node, event->node);
     else if (node->scratch->in.kind >= KEEL_WIRE_VIEW)
         keel_views_message(node, event->node);
     else if (keel_node_leads(node) && !is_for_agent(node->scratch->in.kind))
@@ -471,9 +473,7 @@ static int take_event(struct keel_node *node, const struct keel_node_event *even
             return keel_children_end(node, event->node, event->value);
         return node->config.launcher ? KEEL_OK : KEEL_INVALID; /* who leads sees it by its silence */
     case KEEL_EVENT_DRAIN:
-        return node->config.launcher || keel_node_leads(node)
-                   ? keel_children_drain(node, event->node, event->value != 0)
-                   : KEEL_INVALID;
+        return keel_node_leads(node) ? keel_away_ask(node, event->node, event->value != 0) : KEEL_INVALID;
     case KEEL_EVENT_PAST:
         return keel_past_take(node, event);
     case KEEL_EVENT_STOP:

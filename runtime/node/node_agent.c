@@ -342,6 +342,7 @@ static void make_report(struct keel_node *node, bool ended)
     status->term = node->term.ballot;
     status->next_step = agent->next_step;
     status->stopping = agent->stopping && !agent->ending;
+    status->away = node->away.version;
     status->incarnation = node->config.incarnation;
     status->sequence = ++agent->sequence;
     status->ended = ended;
@@ -522,6 +523,7 @@ void keel_agent_message(struct keel_node *node, uint16_t from)
         if (from == node->agent.behind)
             node->agent.behind_ns = node->now_ns;
     } else if (in->kind == KEEL_WIRE_LEADER && keel_moves_follow(node, from, &in->as.leader.term)) {
+        keel_away_answer(node, from, in->as.leader.away);
         take_leader(node, &in->as.leader);
     } else if (in->kind == KEEL_WIRE_SHARD_ACK && from == node->term.leader) {
         take_shard_ack(node, &in->as.shard); /* it names no term: no word of who leads */

@@ -31,18 +31,12 @@ bool keel_children_want(const struct keel_node *node, uint16_t which)
     return started != 0 && !seen->heard && seen->incarnation == started;
 }
 
-/* What an earlier leadership of this node knew of processes is old; a launcher was told who is to leave. */
+/* What an earlier leadership of this node knew of processes is old. */
 void keel_children_begin(struct keel_node *node)
 {
     struct keel_children *children = &node->children;
-    const struct keel_bitset drained = children->drained;
-    const uint32_t count = children->drained_count;
     memset(children, 0, offsetof(struct keel_children, nodes));
     memset(children->nodes, 0, node->config.node_count * sizeof children->nodes[0]);
-    if (!node->config.launcher)
-        return;
-    children->drained = drained;
-    children->drained_count = count;
 }
 
 static void tell_drain(struct keel_node *node, uint16_t which, enum keel_drain_news news)
@@ -69,11 +63,9 @@ int keel_children_end(struct keel_node *node, uint16_t which, uint64_t incarnati
         return KEEL_OK;
     keel_node_trace(node, "node %u ended", which);
     keel_leader_lose(node, which);
-    keel_bitset_add(&children->ended, which);
-    if (keel_bitset_has(&children->drained, which)) {
-        tell_drain(node, which, KEEL_DRAIN_LEFT);
+    keel_children_see_ended(node, which);
+    if (keel_bitset_has(&node->away.set, which))
         return KEEL_OK;
-    }
     if (child->started_ns != 0 && node->now_ns - child->started_ns >= node->times.join_wait_ns)
         child->count = 0;
     if (!node->config.respawn || !node->env->node_start || child->count >= KEEL_RESTARTS_MAX ||
@@ -85,42 +77,41 @@ int keel_children_end(struct keel_node *node, uint16_t which, uint64_t incarnati
     return KEEL_OK;
 }
 
-int keel_children_drain(struct keel_node *node, uint16_t which, bool away)
+void keel_children_see_ended(struct keel_node *node, uint16_t which)
+{
+    struct keel_bitset *ended = &node->children.ended;
+    const bool news = !keel_bitset_has(ended, which);
+    keel_bitset_add(ended, which);
+    if (news && keel_bitset_has(&node->away.set, which))
+        tell_drain(node, which, KEEL_DRAIN_LEFT);
+}
+
+void keel_children_drain(struct keel_node *node, uint16_t which, bool away)
 {
     struct keel_children *children = &node->children;
-    if (which == 0 || which >= node->config.node_count)
-        return KEEL_INVALID;
     struct keel_respawn *child = &children->nodes[which];
     const bool ended = keel_bitset_has(&children->ended, which);
-    if (keel_bitset_has(&children->drained, which) == away)
-        return KEEL_OK;
     keel_node_trace(node, "node %u is to %s", which, away ? "leave" : "come back");
     keel_bitset_remove(&children->told, which);
     if (away) {
-        keel_bitset_add(&children->drained, which);
-        children->drained_count++;
         children->count -= child->due_ns != 0 ? 1 : 0;
         child->due_ns = 0;
         if (ended)
             tell_drain(node, which, KEEL_DRAIN_LEFT);
     } else {
-        keel_bitset_remove(&children->drained, which);
-        children->drained_count--;
         child->count = 0;
         if (ended && node->env->node_start && !is_ending(node))
             set_due(children, child, node->now_ns);
         tell_drain(node, which, KEEL_DRAIN_OVER);
     }
-    if (keel_node_leads(node))
-        keel_leaving_drain(node, which, away);
-    return KEEL_OK;
+    keel_leaving_drain(node, which, away);
 }
 
 bool keel_children_miss(struct keel_node *node, uint16_t which)
 {
     const struct keel_seen_node *seen = &node->leader->membership.nodes[which];
     if (!node->config.respawn || node->env->node_start == NULL || which == 0 || is_ending(node) ||
-        keel_bitset_has(&node->children.drained, which) || keel_children_want(node, which) ||
+        keel_bitset_has(&node->away.set, which) || keel_children_want(node, which) ||
         (!seen->ended && !keel_node_due(node, seen->heard_ns + node->times.launcher_timeout_ns)))
         return false;
     return keel_children_end(node, which, 0) == KEEL_OK;
@@ -167,6 +158,10 @@ void keel_children_work(struct keel_node *node)
     struct keel_children *children = &node->children;
     if (children->count == 0 || is_ending(node))
         return;
+    if (!keel_away_settled(node)) {
+        keel_node_wake(node, node->leader->lead_ns + node->times.silence_ns);
+        return;
+    }
     if (may_be_deposed(node)) {
         keel_leader_ask(node);
         return;

@@ -41,6 +41,7 @@ static void tell(struct keel_node *node, uint16_t to, bool missing)
     out->end = leader->ending;
     out->leave = keel_leaving_may_go(node, to);
     out->note = leader->notes[to];
+    out->away = node->away.version;
     out->status = leader->end_status;
     memcpy(out->detail, leader->end_detail, sizeof out->detail);
     keel_node_send(node, to);
@@ -597,7 +598,7 @@ static void conclude(struct keel_node *node)
     else if (!records_settled(node) && !keel_node_due(node, leader->over_ns + node->times.grace_ns))
         return;
     else if (leader->stopping)
-        end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
+        end_run(node, KEEL_INTERRUPTED, KEEL_NODE_STOPPED);
     else /* resumed from a snapshot that is newer than the last record that was delivered */
         end_run(node, KEEL_OK, "all steps are done; the records of the last ones died with their nodes");
 }
@@ -657,9 +658,8 @@ static void await_enough(struct keel_node *node, const struct keel_verdict *verd
         end_without_workers(node, ranks);
 }
 
-/* Who takes over has heard of each member of the view before, or knows that its node ended: until then nobody
- * takes the place of one that lives. */
-static bool hears_members(const struct keel_node *node)
+/* Until then nobody takes the place of one that lives. */
+bool keel_leader_hears_members(const struct keel_node *node)
 {
     const struct keel_leader *leader = node->leader;
     for (uint16_t i = 0; i < leader->earlier.member_count; i++) {
@@ -689,7 +689,7 @@ static void await_joins(struct keel_node *node, const struct keel_verdict *verdi
     if (leader->awaiting_joins && leader->took_over && leader->earlier.member_count > 0) {
         wanted = leader->earlier.member_count < wanted ? leader->earlier.member_count : wanted;
         patience_ns = node->times.silence_ns;
-        ready -= hears_members(node) ? 0 : verdict->join_count;
+        ready -= keel_leader_hears_members(node) ? 0 : verdict->join_count;
     }
     uint64_t due_ns = leader->first_ready_ns + patience_ns;
     bool lost = !leader->awaiting_joins && verdict->active_gone;
@@ -831,7 +831,7 @@ void keel_leader_work(struct keel_node *node)
             end_run(node, failure, detail);
         else if (leader->stopping && !over &&
                  (idle || keel_node_due(node, leader->stop_ns + node->times.grace_ns)))
-            end_run(node, KEEL_INTERRUPTED, "stopped; run the same command again to resume");
+            end_run(node, KEEL_INTERRUPTED, KEEL_NODE_STOPPED);
         else if (over || (verdict->remaining == 0 && some_done))
             conclude(node);
         else if (leader->awaiting_joins || idle || is_short(node, verdict))
@@ -915,6 +915,7 @@ static void take_report(struct keel_node *node, uint16_t from)
         return;
     if (in->as.status.stopping)
         keel_leader_stop(node);
+    keel_away_report(node, from, in->as.status.away);
     pass_over(node, in->as.status.next_step);
     hear_held(node, from);
     if (in->as.status.has_newest)

@@ -38,6 +38,10 @@ static void tell_once(struct keel_node *node, uint16_t which, enum keel_drain_ne
 {
     if (keel_bitset_has(&node->children.told, which))
         return;
+    struct keel_respawn *child = &node->children.nodes[which];
+    child->why = news;
+    child->left_count = left;
+    child->fewest = fewest;
     keel_bitset_add(&node->children.told, which);
     if (node->env->drain != NULL)
         node->env->drain(node->env->context, which, news, left, fewest);
@@ -59,8 +63,8 @@ static uint16_t holders_without(const struct keel_node *node, uint16_t which)
 static uint32_t next_to_go(struct keel_node *node)
 {
     const uint16_t majority = (uint16_t)(keel_node_holders(node)->count / 2 + 1);
-    uint32_t which = keel_bitset_next(&node->children.drained, 1);
-    for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->children.drained, which + 1)) {
+    uint32_t which = keel_bitset_next(&node->away.set, 1);
+    for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->away.set, which + 1)) {
         if (keel_bitset_has(&node->leader->membership.leaving, which))
             continue;
         if (!keel_view_holders_has(keel_node_holders(node), (uint16_t)which))
@@ -73,19 +77,17 @@ static uint32_t next_to_go(struct keel_node *node)
     return which;
 }
 
-/* Of an agent that leads: it hears of no process that it ended. */
+/* Where the leader moves, and nobody may hear of a process that it ended. */
 static void tell_who_left(struct keel_node *node)
 {
     struct keel_children *children = &node->children;
-    for (uint32_t which = keel_bitset_next(&children->drained, 1); which < KEEL_NODES_MAX;
-         which = keel_bitset_next(&children->drained, which + 1)) {
+    for (uint32_t which = keel_bitset_next(&node->away.set, 1); which < KEEL_NODES_MAX;
+         which = keel_bitset_next(&node->away.set, which + 1)) {
         const struct keel_seen_node *seen = &node->leader->membership.nodes[which];
         if (keel_bitset_has(&children->ended, which) || !keel_leaving_may_go(node, (uint16_t)which) ||
             !(seen->ended || keel_node_due(node, seen->heard_ns + node->times.silence_ns)))
             continue;
-        keel_bitset_add(&children->ended, which);
-        if (node->env->drain != NULL)
-            node->env->drain(node->env->context, (uint16_t)which, KEEL_DRAIN_LEFT, 0, 0);
+        keel_children_see_ended(node, (uint16_t)which);
     }
 }
 
@@ -97,11 +99,11 @@ void keel_leaving_work(struct keel_node *node)
     const struct keel_verdict *verdict = &leader->verdict;
     struct keel_children *children = &node->children;
     bool carries;
-    if ((!node->config.launcher && !keel_node_moves(node)) || children->drained_count == 0 ||
+    if ((!node->config.launcher && !keel_node_moves(node)) || node->away.count == 0 ||
         !keel_node_due(node, children->drain_ns))
         return;
     children->drain_ns = node->now_ns + node->times.beat_ns;
-    if (!node->config.launcher)
+    if (keel_node_moves(node))
         tell_who_left(node);
     if (leader->awaiting_joins || leader->changing || leader->stopping || verdict->active_gone ||
         keel_leader_has_delivered(node))

@@ -141,6 +141,13 @@ struct keel_past {
     uint8_t data[KEEL_PAST_BYTES_MAX];
 };
 
+/* Nodes that are to be away, as the newest that was heard has it (node_away.c). */
+struct keel_away {
+    uint64_t version; /* 0: none ever was */
+    uint32_t count;   /* of the set */
+    struct keel_bitset set;
+};
+
 /* ---- leader -------------------------------------------------------------------------------------------- */
 
 struct keel_snapshot_set {
@@ -216,16 +223,20 @@ struct keel_respawn {
     uint32_t incarnation; /* started last */
     uint64_t due_ns;      /* 0: none pends */
     uint64_t started_ns;  /* the present life; 0: since the launcher's start */
+    /* Of one that is to leave and cannot yet (`told`): why, and how many would be left, of how many at least.
+     */
+    enum keel_drain_news why;
+    uint16_t left_count, fewest;
 };
 
 struct keel_children {
-    uint32_t count;             /* agents that are to be started again */
-    uint64_t due_ns;            /* none of them before */
-    struct keel_bitset drained; /* nodes that are to be away: not started again; `drained_count` of them */
-    struct keel_bitset told;    /* of those: that they cannot leave yet */
-    struct keel_bitset ended;   /* nodes without a process, as far as it is known */
-    uint32_t drained_count;
-    uint64_t drain_ns; /* a node that waits to leave is looked at again then */
+    uint32_t count;           /* agents that are to be started again */
+    uint64_t due_ns;          /* none of them before */
+    struct keel_bitset told;  /* nodes that are to be away: that they cannot leave yet */
+    struct keel_bitset ended; /* nodes without a process, as far as it is known */
+    struct keel_bitset knows; /* nodes that said that they have the set of those that are to be away */
+    uint64_t away_heard;      /* the newest version of it that anybody said to have */
+    uint64_t drain_ns;        /* a node that waits to leave is looked at again then */
     struct keel_respawn nodes[KEEL_NODES_MAX];
 };
 
@@ -253,6 +264,7 @@ struct keel_node {
     struct keel_agent agent;
     struct keel_term term;
     struct keel_past past;
+    struct keel_away away;
     struct keel_leader *leader; /* NULL: it does not lead, nor stands */
     struct keel_view view;      /* newest committed one known */
     struct keel_view_news news;
@@ -335,6 +347,8 @@ void keel_leader_tell(struct keel_node *node, uint16_t to);
 void keel_leader_stop(struct keel_node *node);                 /* the user asks for it */
 void keel_leader_lose(struct keel_node *node, uint16_t which); /* its process ended */
 void keel_leader_ask(struct keel_node *node); /* the holders for the present view: does this node lead yet? */
+/* Who takes over has heard of each member of the view before, or knows that its node ended. */
+bool keel_leader_hears_members(const struct keel_node *node);
 /* Did this life of the run see its last step committed? */
 bool keel_leader_has_delivered(const struct keel_node *node);
 void keel_leader_message(struct keel_node *node, uint16_t from);
@@ -355,11 +369,14 @@ void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away);
 bool keel_leaving_may_go(const struct keel_node *node, uint16_t which);
 void keel_leaving_work(struct keel_node *node);
 
-/* node_children.c: of who leads; DRAIN also of a launcher that follows. */
+/* node_children.c: of who leads. */
 void keel_children_begin(struct keel_node *node);                                    /* another led before */
 int keel_children_end(struct keel_node *node, uint16_t which, uint64_t incarnation); /* NODE_EXIT */
 void keel_children_work(struct keel_node *node);
-int keel_children_drain(struct keel_node *node, uint16_t which, bool away); /* DRAIN */
+/* It is in node->away since now, or no more. */
+void keel_children_drain(struct keel_node *node, uint16_t which, bool away);
+/* Its process has ended, though nobody saw it. */
+void keel_children_see_ended(struct keel_node *node, uint16_t which);
 /* Is it to be started again, and was not yet? */
 bool keel_children_await(const struct keel_node *node, uint16_t which);
 uint32_t keel_children_awaited(const struct keel_node *node);
@@ -367,6 +384,18 @@ uint32_t keel_children_awaited(const struct keel_node *node);
 bool keel_children_want(const struct keel_node *node, uint16_t which);
 /* It is silent: is that for too long where the leader moves? Then it counts as ended. */
 bool keel_children_miss(struct keel_node *node, uint16_t which);
+
+/* node_away.c */
+/* Leader: a node is to be away, or to come back (DRAIN). */
+int keel_away_ask(struct keel_node *node, uint16_t which, bool is_away);
+/* Leader: a report of a node that has this version. */
+void keel_away_report(struct keel_node *node, uint16_t from, uint64_t version);
+/* `to` has this version: if it is older than ours, here is ours. */
+void keel_away_answer(struct keel_node *node, uint16_t to, uint64_t version);
+void keel_away_message(struct keel_node *node, uint16_t from);
+/* Leader: it knows what who led before knew, as far as anybody can. Until then nobody is started again, who
+ * may be to be away. */
+bool keel_away_settled(const struct keel_node *node);
 
 /* node_holders.c */
 /* Of the next view, by who is there; those of the present one where that is as well. */

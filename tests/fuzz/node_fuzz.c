@@ -464,6 +464,12 @@ static void shape(struct fuzz_input *in, struct keel_wire_message *message)
         message->as.past.step = fuzz_take_u8(in);
         message->as.past.bytes = fuzz_take_u16(in) % (KEEL_PAST_BYTES_MAX + 1);
         break;
+    case KEEL_WIRE_AWAY:
+        message->as.away.version = fuzz_take_u8(in);
+        message->as.away.count = fuzz_take_u8(in) % NODES;
+        for (uint16_t i = 0; i < message->as.away.count; i++)
+            message->as.away.nodes[i] = (uint16_t)(i + 1);
+        break;
     default:
         break;
     }

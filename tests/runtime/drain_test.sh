@@ -62,14 +62,50 @@ check "nor one drained that there is not" '[ $code -eq 2 ] && grep -q "NODE 9: t
 for node in 1 3; do job drain "$out" $node; done
 after 5
 job drain "$out" 4 --wait 1s
-check "the last one stays" '[ $code -ne 0 ] && grep -q "node 4 stays for now: without it 0 ranks are left, and the smallest plan needs 1" "$root/log"'
+check "the last one stays" '[ $code -eq 1 ] && grep -q "node 4 stays for now: without it 0 ranks are left, and the smallest plan needs 1" "$root/log"'
+check "and is asked for all the same, which is said" grep -q "nothing came of it in time; it is still asked for" "$root/log"
 after 5
+# Who leads dies: the next one knows who is away, and who is to be, by the agents alone.
+led=$(count leader)
+kill -KILL "$(lock_holders "$out/run.lock")"
+"$KEEL" job drain "$out" 4 --wait 2m >"$root/again" 2>&1 &
+again=$!
+until [ "$(count leader)" -gt "$led" ] || ! goes_on; do sleep 0.02; done
+after 5
+check "who is asked as the leader dies has it from the next one" 'grep -q "node 4 stays for now" "$root/again"'
+check "which starts none of those that are away" [ -z "$(lock_holders "$out/agent-1.lock" "$out/agent-2.lock" "$out/agent-3.lock")" ]
+job add "$out" 1
+check "another comes back" [ $code -eq 0 ]
+wait $again
+code=$?
+check "and it leaves then" '[ $code -eq 0 ] && grep -q "node 4 has left the run" "$root/again"'
+job add "$out" 4
+check "and may come back" [ $code -eq 0 ]
+after 5
+# What is no member of the run is not heard.
+for other in forged earlier; do
+    mkdir "$root/$other"
+    cp -p "$out/gates" "$out/job.conf" "$out/job.key" "$out/run.lock" "$out/events.jsonl" "$root/$other"
+done
+awk 'BEGIN { for (i = 0; i < 64; i++) printf "%x", i % 16; print "" }' >"$root/forged/job.key"
+sed -i 's/^[0-9a-f]*/00000000000000aa/' "$root/earlier/gates"
+exec 9<"$root/forged/run.lock" 8<"$root/earlier/run.lock" # as if a run went on there
+flock -x 9 && flock -x 8
+job drain "$root/forged" 1
+check "without the key of the run nobody is drained" '[ $code -eq 3 ] && grep -q "does not know the key that this directory has" "$root/log"'
+job drain "$root/earlier" 1
+check "nor by who means another run" '[ $code -eq 4 ] && grep -q "asks for it of another run than goes on there" "$root/log"'
+exec 9<&- 8<&-
+"$KEEL" agent --join "$(sed 's/^[^ ]* //' "$out/gates")" --key-file "$out/job.key" --wait 5 >"$root/log" 2>&1
+check "and an agent of another host is refused" '[ $? -eq 2 ] && grep -q "has all its agents on its own host" "$root/log"'
+check "no file says who is away" [ ! -e "$out/drained" ]
 job stop "$out"
-check "the run is stopped with one node" '[ $code -eq 0 ] && grep -q "stopped (INTERRUPTED)" "$root/log"'
+check "the run is stopped" '[ $code -eq 0 ] && grep -q "stopped (INTERRUPTED)" "$root/log"'
 check "no state was lost" '[ "$(count state-lost)" -eq 0 ] && [ "$(count resumed)" -eq 0 ]'
 taken=$(lines)
 job drain "$out" 1
-check "of a run that has ended none leaves" [ $code -ne 0 ]
+check "of a run that has ended none leaves" '[ $code -eq 3 ] && grep -q "no run goes on there" "$root/log"'
+check "where nobody is asked any more" [ ! -e "$out/gates" ]
 drained=$out
 
 begin dialled --set "train.steps=$((taken > 200 ? taken : 200))" --set cluster.launch=none --set cluster.bind=127.0.0.1

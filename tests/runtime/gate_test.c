@@ -22,8 +22,11 @@ static enum keel_status refused_status;
 static char refused_text[KEEL_REASON_BYTES];
 static uint16_t silent_node;
 static const char *another; /* who leads; NULL: the gate's owner does */
-static uint32_t asked;      /* so often the end of the run was asked for */
+static uint32_t asked;      /* so often something was asked for, */
 static bool refuses;
+static uint32_t looked; /* and looked at: it has come to be for this node, */
+static uint16_t away_node;
+static const char *stays; /* and for others not, for this reason */
 
 static void on_news(void *context, const struct keel_gate_news *news)
 {
@@ -51,12 +54,21 @@ static bool leads(void *context, char out[KEEL_PLACE_BYTES])
     return another == NULL;
 }
 
-static enum keel_status on_ask(void *context, enum keel_handover_wish wish)
+static enum keel_status on_ask(void *context, const struct keel_handover_ask *ask)
 {
     (void)context;
-    ck_assert_int_eq(wish, KEEL_WISH_STOP);
+    ck_assert_uint_eq(ask->run, 9);
     asked++;
     return refuses ? keel_fail(KEEL_BUSY, "has no time for it") : KEEL_OK;
+}
+
+static bool on_look(void *context, const struct keel_handover_ask *ask, char why[KEEL_REASON_BYTES])
+{
+    (void)context;
+    ck_assert(ask->wish != KEEL_WISH_STOP && ask->node > 0);
+    looked++;
+    snprintf(why, KEEL_REASON_BYTES, "%s", stays);
+    return ask->node == away_node;
 }
 
 static void setup(void)
@@ -65,6 +77,8 @@ static void setup(void)
     another = NULL;
     asked = 0;
     refuses = false;
+    stays = "";
+    away_node = 0;
     memset(job_text, 'j', JOB_TEXT_BYTES);
     for (uint16_t port = 20000;; port++) { /* one that is free */
         char text[32];
@@ -85,7 +99,8 @@ static void setup(void)
                                                 .news = on_news,
                                                 .silent = is_silent,
                                                 .leads = leads,
-                                                .ask = on_ask};
+                                                .ask = on_ask,
+                                                .look = on_look};
         enum keel_status status = keel_gate_open(&config, &gate);
         if (status == KEEL_OK)
             break;
@@ -497,23 +512,32 @@ END_TEST
 /* ---- who asks something -------------------------------------------------------------------------------- */
 
 /* The frame is the caller's. */
-static uint32_t seal_ask(struct agent *asker, uint64_t run, uint8_t *frame)
+static uint32_t seal_ask(struct agent *asker, const struct keel_handover_ask *ask, uint8_t *frame)
 {
     uint8_t payload[KEEL_FACTS_FRAME_BYTES];
-    const struct keel_handover_ask ask = {.run = run, .wish = KEEL_WISH_STOP};
-    const uint32_t bytes = keel_handover_ask_write(&ask, payload, sizeof payload);
+    const uint32_t bytes = keel_handover_ask_write(ask, payload, sizeof payload);
     return keel_frame_seal(&asker->handover, KEEL_HANDOVER_ASK, payload, bytes, frame);
 }
 
-static struct agent ask_of(const struct keel_secret *key, uint64_t run)
+static struct agent ask_for(const struct keel_secret *key, const struct keel_handover_ask *ask)
 {
     struct agent asker = dial(key);
     uint8_t frame[128];
     greet(&asker);
-    const uint32_t frame_bytes = seal_ask(&asker, run, frame);
+    const uint32_t frame_bytes = seal_ask(&asker, ask, frame);
     ck_assert_int_eq(send(asker.fd, asker.handover.opening, KEEL_OPENING_BYTES, 0), KEEL_OPENING_BYTES);
     ck_assert_int_eq(send(asker.fd, frame, frame_bytes, 0), (ssize_t)frame_bytes);
     return asker;
+}
+
+static struct agent ask_of(const struct keel_secret *key, uint64_t run)
+{
+    return ask_for(key, &(struct keel_handover_ask){.run = run, .wish = KEEL_WISH_STOP});
+}
+
+static struct agent ask_about(uint16_t node, enum keel_handover_wish wish)
+{
+    return ask_for(&secret, &(struct keel_handover_ask){.run = 9, .wish = wish, .node = node});
 }
 
 static void expect_word(struct agent *asker, enum keel_handover_kind kind)
@@ -559,7 +583,8 @@ START_TEST(a_forged_a_replayed_and_a_foreign_wish_are_not_heard)
     ck_assert_uint_eq(word, KEEL_FRAME_OTHER_KEY);
     expect_refusal(&foreign, KEEL_MISMATCH, "of another run");
     greet(&true_one);
-    const uint32_t frame_bytes = seal_ask(&true_one, 9, frame);
+    const struct keel_handover_ask ask = {.run = 9, .wish = KEEL_WISH_DRAIN, .node = 2};
+    const uint32_t frame_bytes = seal_ask(&true_one, &ask, frame);
     ck_assert(hear(&replay, theirs, sizeof theirs)); /* what was recorded, in another conversation */
     send(replay.fd, true_one.handover.opening, KEEL_OPENING_BYTES, 0);
     send(replay.fd, frame, frame_bytes, 0);
@@ -576,6 +601,46 @@ START_TEST(a_forged_a_replayed_and_a_foreign_wish_are_not_heard)
     close(forged.fd);
     close(replay.fd);
     close(true_one.fd);
+}
+END_TEST
+
+static void expect_stays(struct agent *asker, const char *why)
+{
+    const uint8_t *payload;
+    uint32_t bytes;
+    struct keel_handover_reason reason;
+    ck_assert_int_eq(next_frame(asker, &payload, &bytes), KEEL_HANDOVER_STAYS);
+    ck_assert(keel_handover_reason_read(payload, bytes, &reason));
+    ck_assert_str_eq(reason.text, why);
+}
+
+START_TEST(who_asks_for_a_node_to_leave_is_told_why_it_stays_and_when_it_has_left)
+{
+    struct agent asker = ask_about(2, KEEL_WISH_DRAIN), other = ask_about(3, KEEL_WISH_DRAIN);
+    expect_word(&asker, KEEL_HANDOVER_HEARD);
+    expect_word(&other, KEEL_HANDOVER_HEARD);
+    stays = "it is needed";
+    expect_stays(&asker, "it is needed");
+    settle();
+    stays = "it is needed still"; /* else it is said once */
+    expect_stays(&asker, "it is needed still");
+    away_node = 2;
+    expect_word(&asker, KEEL_HANDOVER_DONE);
+    uint8_t more;
+    ck_assert(!hear(&asker, &more, 1));
+    struct agent opposite = ask_about(3, KEEL_WISH_ADD);
+    expect_word(&opposite, KEEL_HANDOVER_HEARD);
+    expect_stays(&other, "it is needed");
+    expect_stays(&other, "it is needed still");
+    expect_refusal(&other, KEEL_BUSY, "asked for the opposite");
+    struct agent none = ask_about(NODES + 1, KEEL_WISH_DRAIN);
+    expect_refusal(&none, KEEL_INVALID, "has nodes 1 to");
+    ck_assert(asked == 3 && looked > 0);
+    expect_stays(&opposite, "it is needed still");
+    keel_gate_close(gate, KEEL_INTERRUPTED, "stopped");
+    setup(); /* for who tears it down */
+    expect_refusal(&opposite, KEEL_NOT_FOUND, "the run ended first");
+    close(asker.fd);
 }
 END_TEST
 
@@ -605,6 +670,9 @@ START_TEST(who_asks_is_refused_by_the_owner_and_where_many_do)
     }
     more = ask_of(&secret, 9);
     expect_refusal(&more, KEEL_BUSY, "many who ask already");
+    struct agent leaver = ask_about(2, KEEL_WISH_DRAIN); /* who ask for the end do not fill their places */
+    expect_word(&leaver, KEEL_HANDOVER_HEARD);
+    close(leaver.fd);
     leave_first(askers, MOST);
     settle();
     more = ask_of(&secret, 9);
@@ -630,6 +698,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_waits_is_sent_on_when_another_leads);
     tcase_add_test(tc, who_asks_with_the_key_is_heard_and_told_how_it_ended);
     tcase_add_test(tc, a_forged_a_replayed_and_a_foreign_wish_are_not_heard);
+    tcase_add_test(tc, who_asks_for_a_node_to_leave_is_told_why_it_stays_and_when_it_has_left);
     tcase_add_test(tc, who_asks_one_that_does_not_lead_or_no_more_is_sent_on);
     tcase_add_test(tc, who_asks_is_refused_by_the_owner_and_where_many_do);
     tcase_add_test(tc, who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone);

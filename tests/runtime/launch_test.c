@@ -8,10 +8,11 @@
 
 #include "agent.h"
 #include "any_plan.h"
-#include "drains.h"
+#include "dial.h"
 #include "fake_worker.h"
 #include "harness.h"
 #include "launch_report.h"
+#include "run_gates.h"
 #include "run_locks.h"
 #include "seal.h"
 #include "succession.h"
@@ -636,6 +637,24 @@ START_TEST(locks_that_somebody_removes_are_made_anew)
 }
 END_TEST
 
+/* Of who leads, at its gate; and wait until it has come to be. */
+static void ask_for(enum keel_handover_wish wish, uint16_t node)
+{
+    struct keel_run_gates gates;
+    struct keel_secret secret;
+    struct keel_dialed dialed;
+    struct keel_handover_reason end;
+    struct keel_handover_ask ask = {.wish = wish, .node = node};
+    ck_ok(keel_run_gates_read(directory, &gates));
+    ck_ok(keel_secret_load(directory, false, &secret));
+    ask.run = gates.run;
+    const struct keel_dial_config config = {
+        .places = gates.places, .known = "", .secret = &secret, .release = KEEL_RELEASE, .ask = &ask};
+    ck_ok(keel_dial_ask(&config, &dialed));
+    ck_ok(keel_dialed_await(&dialed, keel_deadline_after_ns(60 * KEEL_NS_PER_S), NULL, NULL, &end));
+    keel_dialed_close(&dialed);
+}
+
 /* Its rank goes to nobody, and comes back. Others may lead meanwhile. */
 START_TEST(a_drained_node_leaves_in_order_stays_away_and_comes_back)
 {
@@ -644,7 +663,7 @@ START_TEST(a_drained_node_leaves_in_order_stays_away_and_comes_back)
     start_run(NULL, NULL);
     await("step 10 ");
     const int agent = shared->agent_pid[2], others[] = {shared->worker_pid[1][0], shared->worker_pid[3][0]};
-    ck_ok(keel_drain_add(directory, 2));
+    ask_for(KEEL_WISH_DRAIN, 2);
     await("drain 2 left");
     expect("view 2 after 1 active 2 spare 0 cause drained");
     expect_not("agent-exit");
@@ -653,7 +672,7 @@ START_TEST(a_drained_node_leaves_in_order_stays_away_and_comes_back)
     ck_assert(await_end().signaled);
     await("view 3 after 2 active 2 ");
     ck_assert_int_eq(shared->agent_pid[2], agent);
-    ck_ok(keel_drain_remove(directory, 2));
+    ask_for(KEEL_WISH_ADD, 2);
     await("drain 2 over");
     await("view 4 after 3 active 3 ");
     ck_assert_int_ne(shared->agent_pid[2], agent);

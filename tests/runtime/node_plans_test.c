@@ -321,11 +321,13 @@ START_TEST(a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost)
 }
 END_TEST
 
-/* Two at once go one after the other; a third is needed, until the first is back. Who takes over is told
- * anew. */
+/* Two at once go one after the other; a third is needed, until the first is back. Who takes over learns of
+ * them from those who are left, before it starts anybody again. */
 START_TEST(nodes_leave_as_far_as_there_are_plans_for_those_who_stay)
 {
-    struct sim *sim = begin(four(21, 2));
+    struct sim_config config = four(21, 2);
+    config.last_step = 400;
+    struct sim *sim = begin(config);
     ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
     for (uint16_t node = 1; node <= 3; node++)
         drain(sim, node, true);
@@ -338,17 +340,60 @@ START_TEST(nodes_leave_as_far_as_there_are_plans_for_those_who_stay)
     sim_kill_node(sim, 0);
     (void)sim_run(sim, sim->now_ns + 20 * SIM_MS);
     sim_start_node(sim, 0, 0);
-    for (uint16_t node = 1; node <= 3; node++)
-        drain(sim, node, true);
+    struct keel_node_away away;
+    keel_node_away(sim->nodes[0].state, sim->now_ns, 1, &away);
+    ck_assert(!away.settled && !away.asked);
     for (uint16_t node = 1; node <= 2; node++) /* as it finds them */
         (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node});
-    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_LEFT], 4);
+    drain(sim, 4, true); /* too early: who wants it asks again */
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 4));
+    ck_assert_uint_eq(sim->node_starts, 0);
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    keel_node_away(sim->nodes[0].state, sim->now_ns, 1, &away);
+    ck_assert(away.settled && away.asked && away.told && away.left && !away.stays);
+    keel_node_away(sim->nodes[0].state, sim->now_ns, 3, &away);
+    ck_assert(away.asked && !away.left && away.stays && away.why == KEEL_DRAIN_WAITS && away.left_count == 1);
+    keel_node_away(sim->nodes[0].state, sim->now_ns, 4, &away);
+    ck_assert(away.settled && !away.asked);
     drain(sim, 1, false);
     ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 5));
     check_end(sim);
     ck_assert(sim->nodes[1].running || sim->nodes[1].finished);
     ck_assert_uint_eq(sim->gaps, 0);
     sim_destroy(sim);
+}
+END_TEST
+
+/* Who leads dies the moment that a node has left, or is to: whoever leads next does not start it again, and
+ * where nobody heard of the wish, it is as if it had not been asked for. */
+START_TEST(whoever_leads_next_knows_who_is_to_be_away)
+{
+    uint32_t kept = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct sim_config config = four(5000 + seed, 3);
+        config.nodes = 6;
+        config.spares = 1;
+        config.holders = 3;
+        config.last_step = 1000;
+        struct sim *sim = begin(config);
+        ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+        drain(sim, 2, true);
+        (void)sim_run(sim, sim->now_ns + sim_random(sim, 60 * SIM_MS));
+        const bool had_left = sim->drains[KEEL_DRAIN_LEFT] > 0;
+        sim_kill_node(sim, 0);
+        (void)sim_run(sim, sim->now_ns + 6 * config.timeout_ns);
+        ck_assert(!sim->over);
+        struct keel_node_away away;
+        keel_node_away(sim->nodes[sim->leader].state, sim->now_ns, 2, &away);
+        ck_assert_msg(away.settled && away.told, "seed %" PRIu64 ": not all know it", seed);
+        ck_assert_msg(away.asked || !had_left, "seed %" PRIu64 ": it left, and that is forgotten", seed);
+        ck_assert_msg(!away.asked || (away.left && !sim->nodes[2].running), "seed %" PRIu64 ": it is there",
+                      seed);
+        kept += away.asked ? 1 : 0;
+        ck_assert(sim->gaps == 0 && sim->mismatches == 0);
+        sim_destroy(sim);
+    }
+    ck_assert_uint_gt(kept, 30);
 }
 END_TEST
 
@@ -397,6 +442,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost);
     tcase_add_test(tc, nodes_leave_as_far_as_there_are_plans_for_those_who_stay);
+    tcase_add_test(tc, whoever_leads_next_knows_who_is_to_be_away);
     tcase_add_test(tc, of_the_holders_of_the_view_a_majority_stays);
     tcase_add_test(tc, who_is_lost_while_others_leave_is_replaced_by_them);
     tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);

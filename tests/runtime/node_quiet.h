@@ -36,7 +36,7 @@ static inline bool leader_is_quiet(const struct keel_node *node)
            !leader->membership.stale && leader->membership.done_count == 0 && !verdict->active_gone &&
            verdict->join_count == 0 && verdict->done_count == 0 && verdict->overdue == 0 &&
            verdict->coming == 0 && verdict->unheard == 0 && leader->hole_ns == 0 &&
-           node->children.count == 0 && node->children.drained_count == 0;
+           node->children.count == 0 && node->away.count == 0;
 }
 
 /* An agent has nothing to say that the leader does not know. */

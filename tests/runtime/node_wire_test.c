@@ -106,6 +106,13 @@ static void fill_announcement(struct keel_wire_view *v)
         v->nodes[i] = (uint16_t)draw(KEEL_NODES_MAX);
 }
 
+static void fill_away(struct keel_wire_away *away)
+{
+    away->version = draw(1 << 30);
+    for (uint32_t node = 1 + (uint32_t)draw(9); node < KEEL_NODES_MAX; node += 1 + (uint32_t)draw(9))
+        away->nodes[away->count++] = (uint16_t)node;
+}
+
 static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
 {
     memset(m, 0, sizeof *m);
@@ -156,6 +163,9 @@ static void fill(struct keel_wire_message *m, enum keel_wire_kind kind)
         m->as.past =
             (struct keel_wire_past){.step = draw(1 << 30), .bytes = (uint16_t)draw(KEEL_PAST_BYTES_MAX + 1)};
         memset(m->as.past.data, 9, m->as.past.bytes);
+        break;
+    case KEEL_WIRE_AWAY:
+        fill_away(&m->as.away);
         break;
     case KEEL_WIRE_BEAT:
     case KEEL_WIRE_KIND_COUNT:
@@ -242,6 +252,26 @@ START_TEST(fields_survive_the_way_one_by_one)
     fill(&in, KEEL_WIRE_SHARD);
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
     ck_assert_mem_eq(&in.as.shard.summary, &out.as.shard.summary, sizeof in.as.shard.summary);
+}
+END_TEST
+
+START_TEST(nodes_that_are_to_be_away_come_in_order_each_once_and_all_of_them_fit)
+{
+    static struct keel_wire_message in, out;
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    state = 5;
+    fill(&in, KEEL_WIRE_AWAY);
+    in.as.away.count = KEEL_NODES_MAX - 1;
+    for (uint16_t i = 0; i < in.as.away.count; i++)
+        in.as.away.nodes[i] = (uint16_t)(i + 1);
+    ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    ck_assert_mem_eq(&in.as.away, &out.as.away, sizeof in.as.away - sizeof in.as.away.nodes[0]);
+    static const uint16_t wrong[][2] = {{3, 3}, {4, 3}, {0, 3}, {3, KEEL_NODES_MAX}};
+    for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        in.as.away.count = 2;
+        memcpy(in.as.away.nodes, wrong[i], sizeof wrong[i]);
+        ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    }
 }
 END_TEST
 
@@ -355,6 +385,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, seeds_of_the_fuzzer_are_messages_of_today);
     tcase_add_test(tc, fields_survive_the_way_one_by_one);
     tcase_add_test(tc, a_status_of_a_node_that_was_never_counted_up_so_far_is_refused);
+    tcase_add_test(tc, nodes_that_are_to_be_away_come_in_order_each_once_and_all_of_them_fit);
     tcase_add_test(tc, a_promise_that_says_half_of_what_was_accepted_is_refused);
     tcase_add_test(tc, a_ballot_behind_which_there_is_no_next_is_refused);
     tcase_add_test(tc, a_hundred_thousand_mutations_are_dropped_or_harmless);

@@ -81,8 +81,8 @@ took=$(($(date +%s) - since))
 echo "note: $took s; 12 s are for the workers' last snapshot, 65 s for the store"
 check "within these bounds" [ $took -le 95 ]
 left=0
-for pid in $agents; do wait "$pid"; case $? in 1 | 5) left=$((left + 1)) ;; esac; done
-check "all agents have ended" [ $left -eq 3 ]
+for pid in $agents; do wait "$pid"; [ $? -eq 5 ] && left=$((left + 1)); done
+check "all agents have ended, interrupted, who led too" [ $left -eq 3 ]
 check "and no file in the store asked for it" [ ! -e "$out/ckpt/.leader/stop" ]
 rm "$out/hangs" "$out/gone"
 
@@ -111,5 +111,29 @@ ended=0
 for pid in $agents; do wait "$pid"; [ $? -eq 5 ] && ended=$((ended + 1)); done
 check "and the two that are left end so" [ $ended -eq 2 ]
 check "a run that has ended is told of" says 0 'stopped (INTERRUPTED)' "$KEEL" job stop "$out"
+
+# ---- the disk of the store is full ------------------------------------------------------------------------------------
+
+out=$root/full
+mkdir "$root/small" "$out"
+if mount -t tmpfs -o size=4m tmpfs "$root/small" 2>/dev/null; then
+    trap 'kill -KILL $launcher $agents 2>/dev/null; umount "$root/small"; rm -rf "$root"' EXIT
+    mkdir "$root/small/ckpt"
+    ln -s "$root/small/ckpt" "$out/ckpt"
+    begin --drill slow:rank=0,step=1,ms=100,steps=1000
+    await "$out/metrics.jsonl" '"step":12,'
+    kill -KILL $launcher
+    wait $launcher
+    await_led metrics.jsonl '"step":22,'
+    dd if=/dev/zero of="$root/small/filler" bs=4k 2>/dev/null
+    cat /dev/zero >>"$root/small/filler" 2>/dev/null
+    check "a stop that cannot save for want of room is told which steps are computed again" \
+        says 1 'No space left on device; the same command computes steps ' "$KEEL" job stop "$out" --wait 3m
+    ended=0
+    for pid in $agents; do wait "$pid"; [ $? -eq 5 ] && ended=$((ended + 1)); done
+    check "and all agents end interrupted, who led too" [ $ended -eq 3 ]
+else
+    echo "note: a small file system could not be mounted here"
+fi
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -36,6 +36,8 @@ enum {
 };
 
 /* The detail with which an agent finishes (OK) whose node left: the run goes on. */
+/* And how, INTERRUPTED, as the user asked for it. */
+#define KEEL_NODE_STOPPED "stopped; run the same command again to resume"
 #define KEEL_NODE_DRAINED "this node was drained: its agent ends, and the run goes on without it"
 
 #define KEEL_RANK_NONE UINT16_MAX
@@ -170,8 +172,9 @@ enum keel_event_kind {
     KEEL_EVENT_LEADER,        /* agent: a process begins to lead, and has as long to be heard as any */
     KEEL_EVENT_PAST, /* who leads, where others may: what the next one must know, in `data`, as of step
                         `value`; see keel_env.past */
-    KEEL_EVENT_DRAIN /* launcher, or who leads (who forgets it when it leads no more): `node` is to leave the
-                        run in order (value 1), or to come back (0) */
+    KEEL_EVENT_DRAIN /* who leads: `node` is to leave the run in order (value 1), or to come back (0). Who
+                        takes over may not know yet what was asked before, and takes none then: whoever
+                        wants it looks by keel_node_away whether it is asked, and asks again */
 };
 
 struct keel_node_event {
@@ -253,7 +256,7 @@ struct keel_env {
     /* Leader: no plan is for so few as are left: no view begins before others come. `ranks` are there,
      * `fewest` have a plan. Once for each time. */
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
-    /* Launcher, or who leads: what became of a node that is to leave (DRAIN). Of one that stays for now:
+    /* Who leads: what became of a node that is to leave (DRAIN). Of one that stays for now:
      * `ranks` would be left without it, and the smallest plan is for `fewest`, or `ranks` holders, and a
      * majority is `fewest`; once. NULL: nobody asks. */
     void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
@@ -308,6 +311,18 @@ uint16_t keel_node_leader(const struct keel_node *node);
 /* An agent that may lead: those that do, or may, as far as it knows; returns how many. */
 enum { KEEL_NODE_CANDIDATES_MAX = KEEL_HOLDERS_MAX + 1 };
 uint32_t keel_node_candidates(const struct keel_node *node, uint16_t out[KEEL_NODE_CANDIDATES_MAX]);
+
+/* Of who leads: how it stands with a node that is to leave, or to come back (DRAIN). All false of another. */
+struct keel_node_away {
+    bool settled; /* it is known what was asked of who led before */
+    bool asked;   /* the node is to be away */
+    bool told;  /* that it is, or is not, is known to all nodes that are heard: whoever leads next knows it */
+    bool left;  /* asked: and its agent has ended */
+    bool stays; /* asked: it cannot leave yet, for `why` (DRAIN_WAITS, DRAIN_HOLDS); else this is nothing */
+    enum keel_drain_news why;
+    uint16_t left_count, fewest; /* as keel_env.drain tells it */
+};
+void keel_node_away(struct keel_node *node, uint64_t now_ns, uint16_t which, struct keel_node_away *out);
 
 /* Is a worker of `which` a member of the newest view that this node knows? */
 bool keel_node_has_member(const struct keel_node *node, uint16_t which);
