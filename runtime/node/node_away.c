@@ -116,7 +116,7 @@ int keel_away_ask(struct keel_node *node, uint16_t which, bool is_away)
 void keel_away_message(struct keel_node *node, uint16_t from)
 {
     const struct keel_wire_away *in = &node->scratch->in.as.away;
-    struct keel_bitset all = {{0}};
+    struct keel_bitset all = {.some = {0}};
     if (in->version <= node->away.version || from == node->config.node)
         return;
     for (uint16_t i = 0; i < in->count; i++)
