@@ -189,6 +189,7 @@ static enum keel_status make(struct plan *plan, uint32_t many)
     KEEL_TRY(fill_pieces(plan, plan->engine, &plan->piece_bytes));
     plan->held.shard_count = plan->job.shards;
     KEEL_TRY(make_axes(plan, many));
+    keel_model_tell(&plan->job);
     return make_places(plan);
 }
 

@@ -5,6 +5,7 @@
 #include "encode_text.h"
 #include "job_follow.h"
 #include "jsonl.h"
+#include "model.h"
 #include "plugin_try.h"
 #include "remote_leader.h"
 #include "report.h"
@@ -488,8 +489,10 @@ static enum keel_status check_data(struct keel_run *run)
     const struct keel_data_watch watch = {.progress = tell_checking, .wrong = tell_wrong};
     if (status == KEEL_OK && run->prepare_only)
         status = keel_data_check(data, &watch);
-    else if (status == KEEL_OK && !run->over)
+    else if (status == KEEL_OK && !run->over) {
         tell_data(&run->job, data);
+        keel_model_tell(&run->job);
+    }
     keel_data_close(data);
     return status;
 }

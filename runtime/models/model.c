@@ -4,6 +4,7 @@
 #include "model_parts.h"
 #include "onnx.h"
 #include "ops.h"
+#include <keel/log.h>
 #include <keel/models.h>
 
 /* As the job wishes, or what the data needs. */
@@ -86,9 +87,23 @@ static struct keel_moe_config moe_of(const struct keel_job *job, const struct ke
                                     .balance = job->balance};
 }
 
+static uint32_t kv_heads_of(const struct keel_job *job)
+{
+    return job->kv_heads != 0 ? job->kv_heads : job->heads;
+}
+
+void keel_model_tell(const struct keel_job *job)
+{
+    if (job->cut_heads && job->tensor > kv_heads_of(job))
+        keel_log(KEEL_LOG_WARN,
+                 "model.cut_heads = true has no effect: there are fewer heads of keys (%u) than slices "
+                 "(job.tensor = %u), so each rank has attention whole",
+                 kv_heads_of(job), job->tensor);
+}
+
 static struct keel_llama_config llama_of(const struct keel_job *job, const struct keel_data *data)
 {
-    const uint32_t kv_heads = job->kv_heads != 0 ? job->kv_heads : job->heads;
+    const uint32_t kv_heads = kv_heads_of(job);
     return (struct keel_llama_config){.layers = job->layers,
                                       .heads = job->heads,
                                       .width = job->width,

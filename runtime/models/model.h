@@ -8,6 +8,9 @@
 enum keel_status keel_model_build(struct keel_graph *graph, const struct keel_job *job,
                                   const struct keel_data *data);
 
+/* What the job says of its model without effect, as warnings: for who begins a run or plans one. */
+void keel_model_tell(const struct keel_job *job);
+
 /* Adapters of train.lora_rank beside the products of a model that was built, all of whose parameters are
  * frozen then. keel_model_build asks it. INVALID: a pattern of train.lora_targets names no weight of one
  * product alone. (model_lora.c) */

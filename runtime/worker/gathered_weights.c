@@ -226,25 +226,34 @@ static enum keel_status join(struct keel_tape_run *run, uint32_t piece, enum kee
     return run->step->group == NULL ? KEEL_OK : keel_group_run(run->step->group, &all, soon(run->trainer));
 }
 
+/* Of the position that has most: who carries no shard is not looked at, however many they are. */
+static uint64_t most_own(const struct keel_trainer *trainer, const struct keel_trainer_step *step)
+{
+    uint64_t most = 0;
+    for (uint32_t s = 0; s < trainer->job->shards; s++) {
+        if (s > 0 && step->shard_position[s] == step->shard_position[s - 1])
+            continue;
+        const uint64_t own = count_own(trainer, step, step->shard_position[s], false);
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
 enum keel_status keel_gathered_rounds(struct keel_tape_run *run, uint32_t *out)
 {
     struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
     struct keel_gathered *gathered = &trainer->gathered;
     const bool first = gathered->agreed != step->epoch + 1;
-    uint64_t most = 1;
     if (first)
         KEEL_TRY(join(run, KEEL_PIECE_ROUNDS, KEEL_MAX, count_own(trainer, step, step->position, true)));
     KEEL_ASSERT(first || trainer->hold.count == 0);
     gathered->agreed = step->epoch + 1;
-    for (uint32_t p = 0; p < step->rank_count; p++) {
-        const uint64_t own = first ? gathered->all : count_own(trainer, step, p, false);
-        most = own > most ? own : most;
-    }
+    const uint64_t most = first ? gathered->all : most_own(trainer, step);
     if (most > (uint64_t)trainer->job->shards * trainer->job->microbatches)
         return keel_fail(KEEL_MISMATCH, "step %llu: a rank has %llu microbatches to compute, of %u shards",
                          (unsigned long long)step->step, (unsigned long long)most, trainer->job->shards);
-    *out = (uint32_t)most;
+    *out = most > 0 ? (uint32_t)most : 1;
     return KEEL_OK;
 }
 

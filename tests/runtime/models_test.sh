@@ -89,6 +89,12 @@ cuts "or one rank goes on with what two saved" heads-resumed --ranks 1
 train llama-demo sliced --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
 check "a run whose attention is whole does not go on with heads cut" grep -q 'holds a run of another job: model.cut_heads is false there and true here' "$root/log"
 train llama-demo few --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
+whole="model.cut_heads = true has no effect: there are fewer heads of keys (1) than slices (job.tensor = 2)"
+check "which is told" grep -qF "$whole" "$root/log"
+"$KEEL" plan "$jobs/llama-demo.conf" --set job.tensor=2 --set model.kv_heads=1 --set model.cut_heads=true >"$root/log" 2>&1
+check "by a plan, too" grep -qF "$whole" "$root/log"
+"$KEEL" plan "$jobs/llama-demo.conf" --set job.tensor=2 --set model.cut_heads=true >"$root/log" 2>&1
+check "and not where there are enough" [ "$(grep -c cut_heads "$root/log")" -eq 0 ]
 train llama-demo few-whole --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --ranks 1
 check "one head of keys for two slices is whole on both" same_bits "$root/few" "$root/few-whole"
 train llama-demo gathered --set train.steps=6 --ranks 3 --set parallel.zero=3
