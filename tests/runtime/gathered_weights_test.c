@@ -706,7 +706,7 @@ START_TEST(what_is_gathered_far_ahead_waits_for_what_is_under_way)
 }
 END_TEST
 
-/* ---- rounds of thousands of ranks ----------------------------------------------------------------------- */
+/* ---- rounds of thousands of ranks ---------------------------------------------------------------------- */
 
 enum { MANY_RANKS = 32768, MANY_SHARDS = 1024 };
 

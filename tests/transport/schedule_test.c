@@ -8,6 +8,7 @@
 
 #include <keel/memory.h>
 #include <malloc.h>
+#include <pthread.h>
 
 enum { RANKS_ALL = 17, SHARDS = 40 };
 
@@ -442,6 +443,39 @@ START_TEST(schedules_of_4096_ranks_are_bounded)
 }
 END_TEST
 
+/* Schedules are made on the thread of who begins: with room for the largest group they take no more of its
+ * stack than with two ranks. What is behind the stack is not touched, as its guard is larger than that. */
+enum { STACK_BYTES = 192 << 10, GUARD_BYTES = 8 << 20 };
+
+static void *make_all(void *context)
+{
+    (void)context;
+    for (int kind = 0; kind < KEEL_SEND; kind++)
+        for (int algorithm = KEEL_ALGORITHM_FLAT; algorithm < KEEL_ALGORITHM_COUNT; algorithm++) {
+            struct keel_collective_key key = {.kind = (enum keel_collective_kind)kind,
+                                              .algorithm = (enum keel_algorithm)algorithm,
+                                              .rank_count = 8};
+            struct keel_schedule *schedule = NULL;
+            if (keel_schedule_make(&key, &schedule) == KEEL_OK)
+                keel_schedule_free(schedule);
+            (void)keel_schedule_choose(&key, 8, &keel_costs_built_in);
+        }
+    return NULL;
+}
+
+START_TEST(a_small_stack_is_enough_to_make_schedules)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    ck_assert_int_eq(pthread_attr_init(&attributes), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attributes, STACK_BYTES), 0);
+    ck_assert_int_eq(pthread_attr_setguardsize(&attributes, GUARD_BYTES), 0);
+    ck_assert_int_eq(pthread_create(&thread, &attributes, make_all, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    pthread_attr_destroy(&attributes);
+}
+END_TEST
+
 /* One rank carries every other shard, so it makes half of all inner nodes, of every block. All ranks say so,
  * also those that have little to do, and the automatic choice takes what everybody can do. */
 START_TEST(a_schedule_of_too_much_scratch_is_refused)
@@ -563,6 +597,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, sixty_four_to_a_thousand_ranks);
     tcase_add_test(tc, four_thousand_and_ninety_six_ranks);
     tcase_add_test(tc, schedules_of_4096_ranks_are_bounded);
+    tcase_add_test(tc, a_small_stack_is_enough_to_make_schedules);
     tcase_add_test(tc, a_schedule_of_too_much_scratch_is_refused);
     tcase_add_test(tc, a_block_is_cut_into_as_few_messages_as_may_be);
     tcase_add_test(tc, closed_forms_come_near_the_simulation);

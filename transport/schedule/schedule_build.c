@@ -147,6 +147,15 @@ void keel_build_send_leaves(struct keel_builder *builder, uint32_t peer, uint32_
         keel_build_send(builder, peer, keel_operand_part(k, block));
 }
 
+/* Of each leaf, as many as there are: the caller's stack may be small. NULL: the builder has failed. */
+static struct keel_operand *reserve_sources(struct keel_builder *builder)
+{
+    struct keel_operand *sources = NULL;
+    if (builder->status == KEEL_OK)
+        builder->status = keel_alloc(builder->plan->leaf_count, sizeof *sources, (void *)&sources);
+    return sources;
+}
+
 /* Leaves ascend within each rank as in the whole, so the order of receiving is that of sending. False: there
  * is one leaf alone, and it has been received at the destination. */
 static bool receive_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination,
@@ -171,21 +180,21 @@ static bool receive_leaves(struct keel_builder *builder, uint32_t block, struct 
 void keel_build_sum_leaves(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
 {
     const struct keel_tree_plan *plan = builder->plan;
-    struct keel_operand sources[KEEL_GROUP_SHARDS_MAX];
-    if (receive_leaves(builder, block, destination, sources))
+    struct keel_operand *sources = reserve_sources(builder);
+    if (sources != NULL && receive_leaves(builder, block, destination, sources))
         keel_build_combine(builder, destination, sources, plan->leaf_count, plan->steps, plan->step_count);
+    keel_free(sources);
 }
 
 /* Sums at the bottom of the stack are made in their place, others in a temp of their own or in that of the
  * sum to their left: never onto what was received. */
-void keel_build_sum_pairs(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
+static void add_pairs(struct keel_builder *builder, uint32_t block, struct keel_operand destination,
+                      const struct keel_operand *sources)
 {
     const struct keel_tree_plan *plan = builder->plan;
-    struct keel_operand sources[KEEL_GROUP_SHARDS_MAX], stack[KEEL_TREE_DEPTH_MAX];
+    struct keel_operand stack[KEEL_TREE_DEPTH_MAX];
     bool is_sum[KEEL_TREE_DEPTH_MAX] = {false};
     uint32_t depth = 0;
-    if (!receive_leaves(builder, block, destination, sources))
-        return;
     if (plan->leaf_count == 1)
         keel_build_copy(builder, destination, sources[0]);
     for (uint32_t k = 0; k < plan->step_count; k++) {
@@ -204,6 +213,14 @@ void keel_build_sum_pairs(struct keel_builder *builder, uint32_t block, struct k
         stack[left] = sum;
         is_sum[left] = true;
     }
+}
+
+void keel_build_sum_pairs(struct keel_builder *builder, uint32_t block, struct keel_operand destination)
+{
+    struct keel_operand *sources = reserve_sources(builder);
+    if (sources != NULL && receive_leaves(builder, block, destination, sources))
+        add_pairs(builder, block, destination, sources);
+    keel_free(sources);
 }
 
 void keel_build_gather_blocks(struct keel_builder *builder, struct keel_operand mine)
