@@ -55,7 +55,10 @@ done
 cat >"$root/bin/keel" <<END
 #!/bin/sh
 case "\$1 \$2" in
-"net check") set -- "\$@" --op gather --shell "$root/shell" ;;
+"net check")
+    set -- "\$@" --op gather
+    case " \$* " in *" --hosts "*) set -- "\$@" --shell "$root/shell" ;; esac
+    ;;
 "net bench") set -- "\$@" --max 1M --iterations 1 --warmup 0 --op all-reduce ;;
 "net tune") set -- "\$@" --op all-reduce --max 64K ;;
 "board init") set -- "\$@" --unmeasured ;;
