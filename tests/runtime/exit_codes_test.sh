@@ -27,7 +27,7 @@ set -- "$job" --set "data.path=$text" --set cluster.device=host --set job.seed=1
 check "keel run: done" returns 0 "Done: all steps" run "$@"
 check "done before" returns 0 "now or before" run "$@"
 check "an option that there is not" returns 2 "Wrong use: an option" run "$@" --frob
-check "a value that cannot be" returns 2 "a value that cannot be" run "$@" --ranks 4097
+check "a value that cannot be" returns 2 "a value that cannot be" run "$@" --ranks 32769
 check "data that are not there" returns 3 "something named is not there" run "$@" --set "data.path=$root/nowhere"
 check "a device that is not there" returns 3 "no device" run "$@" --out "$root/board" --set cluster.device=fpga:7
 check "a directory of another job" returns 4 "the directory is of another job" run "$@" --set train.lr=0.5
