@@ -253,10 +253,13 @@ enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, str
         keel_mailbox_close(mailbox);
         return status;
     }
-    if (config->launcher != NULL)
-        send_on(mailbox, mailbox->by, CHANNEL_HELLO, NULL, 0);
     *out = mailbox;
     return KEEL_OK;
+}
+
+void keel_mailbox_greet(struct keel_mailbox *mailbox)
+{
+    send_on(mailbox, mailbox->by, CHANNEL_HELLO, NULL, 0);
 }
 
 void keel_mailbox_close(struct keel_mailbox *mailbox)

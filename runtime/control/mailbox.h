@@ -34,8 +34,12 @@ struct keel_mailbox_config {
 
 struct keel_mailbox;
 
-/* INVALID (an address that is none), DENIED, IO. */
+/* INVALID (an address that is none), DENIED, IO. Nothing is sent. */
 enum keel_status keel_mailbox_open(const struct keel_mailbox_config *config, struct keel_mailbox **out);
+/* An agent tells who let it in where it is. From the first datagram on, no other mailbox of this node and
+ * incarnation is heard: one that may yet be closed for another (its port is not free for connections) sends
+ * none. */
+void keel_mailbox_greet(struct keel_mailbox *mailbox);
 void keel_mailbox_close(struct keel_mailbox *mailbox);
 
 /* To poll for reading. */

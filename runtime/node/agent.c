@@ -676,8 +676,7 @@ static enum keel_status open_mailbox(struct agent *agent)
     return keel_mailbox_open(&config, &agent->mailbox);
 }
 
-/* One port for datagrams and connections, as the launcher's: where the kernel chose one that others have,
- * another. */
+/* One port for datagrams and connections, as the launcher's: one that others have is given back. */
 static enum keel_status open_network(struct agent *agent, const struct keel_node_config *node)
 {
     KEEL_TRY(open_mailbox(agent));
@@ -718,6 +717,7 @@ static enum keel_status open_control(struct agent *agent)
     KEEL_TRY(
         keel_control_layout(job, (uint16_t)agent->options.node, (uint32_t)agent->options.incarnation, &node));
     KEEL_TRY(open_network(agent, &node));
+    keel_mailbox_greet(agent->mailbox);
     node.leader = agent->dialed.job.by;
     if (agent->dialed.fd >= 0)
         KEEL_TRY(keel_dialed_probe(&agent->dialed, agent->mailbox, longest_message(job)));

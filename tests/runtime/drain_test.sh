@@ -71,7 +71,7 @@ kill -KILL "$(lock_holders "$out/run.lock")"
 "$KEEL" job drain "$out" 4 --wait 2m >"$root/again" 2>&1 &
 again=$!
 until [ "$(count leader)" -gt "$led" ] || ! goes_on; do sleep 0.02; done
-after 5
+until grep -q "node 4 stays for now" "$root/again" || ! kill -0 $again 2>/dev/null; do sleep 0.05; done
 check "who is asked as the leader dies has it from the next one" 'grep -q "node 4 stays for now" "$root/again"'
 check "which starts none of those that are away" [ -z "$(lock_holders "$out/agent-1.lock" "$out/agent-2.lock" "$out/agent-3.lock")" ]
 job add "$out" 1

@@ -40,6 +40,8 @@ static struct keel_mailbox *open_node(uint16_t node, uint32_t incarnation)
                                          .stranger = on_stranger};
     struct keel_mailbox *mailbox;
     ck_ok(keel_mailbox_open(&config, &mailbox));
+    if (node != 0)
+        keel_mailbox_greet(mailbox);
     return mailbox;
 }
 
@@ -200,6 +202,7 @@ START_TEST(who_leads_keeps_the_directory_in_the_launchers_place)
                                          .by_tag = keel_mailbox_tag(one)};
     ck_ok(keel_net_place_parse(place, &config.by_place));
     ck_ok(keel_mailbox_open(&config, &three));
+    keel_mailbox_greet(three);
     keel_mailbox_send(two, 1, (const uint8_t *)"beat", 4);
     ck_assert(next(one, &node, &bytes) && node == 2); /* behind the hello of node 3 */
     ck_assert(nothing_waits(two) && nothing_waits(three));
@@ -214,6 +217,23 @@ START_TEST(who_leads_keeps_the_directory_in_the_launchers_place)
     keel_mailbox_close(one);
     keel_mailbox_close(two);
     keel_mailbox_close(three);
+}
+END_TEST
+
+/* An agent gives a port back that others have for connections. */
+START_TEST(a_mailbox_that_was_given_back_unused_stands_in_no_other_ones_way)
+{
+    const struct keel_mailbox_config config = {
+        .key = key, .run = RUN, .node = 1, .incarnation = 1, .launcher = launcher_place};
+    struct keel_mailbox *given_back, *one;
+    ck_ok(keel_mailbox_open(&config, &given_back));
+    keel_mailbox_close(given_back);
+    ck_ok(keel_mailbox_open(&config, &one));
+    keel_mailbox_greet(one);
+    keel_mailbox_probe(one, 64);
+    ck_assert(nothing_waits(launcher) && nothing_waits(one));
+    ck_assert_uint_eq(keel_mailbox_echoed(one), 64);
+    keel_mailbox_close(one);
 }
 END_TEST
 
@@ -290,6 +310,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_restarted_agent_is_found_at_its_new_place);
     tcase_add_test(tc, a_lost_directory_is_sent_again_when_its_lack_shows);
     tcase_add_test(tc, who_leads_keeps_the_directory_in_the_launchers_place);
+    tcase_add_test(tc, a_mailbox_that_was_given_back_unused_stands_in_no_other_ones_way);
     tcase_add_test(tc, strangers_are_dropped_counted_and_told_at_most_once_a_second);
     tcase_add_test(tc, a_recorded_datagram_played_again_is_dropped);
     tcase_add_test(tc, an_address_that_is_none_is_refused);
