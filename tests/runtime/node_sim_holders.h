@@ -13,6 +13,8 @@ static inline bool majority_has(const struct sim *sim, const struct keel_registe
     uint32_t have = 0;
     set = keel_register_holders(reg, set);
     for (uint8_t i = 0; i < set->count; i++) {
+        if (set->at[i].node >= sim->config.nodes) /* of a world that garbles: there is none */
+            continue;
         const struct sim_node *n = &sim->nodes[set->at[i].node];
         have += n->disk_bytes > 0 && keel_register_load(&disk, n->disk, n->disk_bytes) == KEEL_OK &&
                         disk.disk == set->at[i].disk && keel_ballot_compare(disk.accepted, ballot) >= 0
