@@ -293,9 +293,8 @@ static enum keel_status stop(const struct keel_command *command)
     do /* one that was killed meanwhile has another in its place, which may not know of it */
         status = stop_leader(directory, options->wait_ns, deadline_ns);
     while (status == KEEL_OK);
-    const bool elsewhere =
-        status == KEEL_NOT_FOUND || (status == KEEL_UNSUPPORTED && !keel_job_is_local(directory));
-    if (elsewhere && keel_run_gates_are_there(directory))
+    const bool elsewhere = status == KEEL_NOT_FOUND || status == KEEL_UNSUPPORTED;
+    if (elsewhere && keel_run_gates_are_there(directory) && !keel_job_is_local(directory))
         status = keel_job_ask(&(struct keel_job_question){.directory = directory,
                                                           .wish = KEEL_WISH_STOP,
                                                           .deadline_ns = deadline_ns},
