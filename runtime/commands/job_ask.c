@@ -219,6 +219,10 @@ enum keel_status keel_job_ask(const struct keel_job_question *question, struct k
         status = dial(&asking, out);
         if (status == KEEL_OK)
             break;
+        if (status == KEEL_INVALID && asking.heard && question->wish == KEEL_WISH_ADD) {
+            status = KEEL_OK; /* who heard it is lost since, and who leads now has the node as one to stay */
+            break;
+        }
         if (may_come(status))
             status = look_further(&asking, &ended);
     }
