@@ -466,10 +466,12 @@ static void look_at_asked(struct keel_gate *gate)
 {
     char why[KEEL_REASON_BYTES];
     for (struct caller *at = gate->callers, *next; at != NULL && gate->asking > 0; at = next) {
-        next = at->next;
-        if (at->state != CALLER_ASKED || at->ask.wish == KEEL_WISH_STOP || at->out != NULL)
+        const bool asks = at->state == CALLER_ASKED && at->ask.wish != KEEL_WISH_STOP && at->out == NULL;
+        const bool done = asks && gate->config.look(gate->config.context, &at->ask, why);
+        next = at->next; /* of those that are left: who looks may want a node whose agent is silent */
+        if (!asks)
             continue;
-        if (gate->config.look(gate->config.context, &at->ask, why)) {
+        if (done) {
             if (say(at, KEEL_HANDOVER_DONE, NULL, 0))
                 (void)flush(gate, at);
             drop(gate, at);

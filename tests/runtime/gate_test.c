@@ -27,6 +27,7 @@ static bool refuses;
 static uint32_t looked; /* and looked at: it has come to be for this node, */
 static uint16_t away_node;
 static const char *stays; /* and for others not, for this reason */
+static uint16_t missed;   /* who looks wants this node again, whose agent is silent; 0: none */
 
 static void on_news(void *context, const struct keel_gate_news *news)
 {
@@ -67,6 +68,9 @@ static bool on_look(void *context, const struct keel_handover_ask *ask, char why
     (void)context;
     ck_assert(ask->wish != KEEL_WISH_STOP && ask->node > 0);
     looked++;
+    if (missed > 0)
+        keel_gate_want(gate, missed, 2);
+    missed = 0;
     snprintf(why, KEEL_REASON_BYTES, "%s", stays);
     return ask->node == away_node;
 }
@@ -644,6 +648,25 @@ START_TEST(who_asks_for_a_node_to_leave_is_told_why_it_stays_and_when_it_has_lef
 }
 END_TEST
 
+/* Its connection, the next in the list, ends as the gate walks along it. */
+START_TEST(an_agent_that_is_given_up_while_its_owner_looks_at_who_asks_is_not_looked_at)
+{
+    struct agent silent = dial(&secret), asker;
+    introduce(&silent, 7, 1);
+    settle();
+    ck_assert(keel_gate_has(gate, 7));
+    asker = ask_about(2, KEEL_WISH_DRAIN);
+    missed = 7;
+    expect_word(&asker, KEEL_HANDOVER_HEARD);
+    settle();
+    ck_assert(missed == 0 && !keel_gate_has(gate, 7) && keel_gate_wants(gate, 7));
+    away_node = 2;
+    expect_word(&asker, KEEL_HANDOVER_DONE);
+    close(asker.fd);
+    close(silent.fd);
+}
+END_TEST
+
 START_TEST(who_asks_one_that_does_not_lead_or_no_more_is_sent_on)
 {
     struct agent early = ask_of(&secret, 9);
@@ -699,6 +722,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, who_asks_with_the_key_is_heard_and_told_how_it_ended);
     tcase_add_test(tc, a_forged_a_replayed_and_a_foreign_wish_are_not_heard);
     tcase_add_test(tc, who_asks_for_a_node_to_leave_is_told_why_it_stays_and_when_it_has_left);
+    tcase_add_test(tc, an_agent_that_is_given_up_while_its_owner_looks_at_who_asks_is_not_looked_at);
     tcase_add_test(tc, who_asks_one_that_does_not_lead_or_no_more_is_sent_on);
     tcase_add_test(tc, who_asks_is_refused_by_the_owner_and_where_many_do);
     tcase_add_test(tc, who_leads_in_anothers_place_gives_away_nodes_that_are_silent_alone);
