@@ -682,6 +682,7 @@ void keel_agent_work(struct keel_node *node)
     }
     if (agent->leaving && !agent->ending && (agent->notes.count == 0 || keel_node_due(node, agent->end_ns))) {
         finish_agent(node, KEEL_OK, KEEL_NODE_DRAINED);
+        keel_node_finish(node, KEEL_OK, KEEL_NODE_DRAINED); /* also of who leads: another will */
         return;
     }
     if (agent->ending) {

@@ -3,15 +3,19 @@
  * Owns one set and its version. Who leads changes it when it is asked to, and tells all nodes at once; a
  * report says which version its node has, an answer which one the leader has, and whoever has the newer sends
  * it. So a message that is lost costs a beat, a new leader learns the set from whoever is left, and a node
- * that was told to be away, and has no process any more, is not started by it. Versions ascend with terms:
- * what one asks for who leads no more, and whom nobody heard, is forgotten, and asked for again by who waits
- * for it (gate.h). */
+ * that was told to be away, and has no process any more, is not started by it. Versions ascend with terms,
+ * and name who made them: two that lead at once, of which one does not know it yet, never make the same one
+ * of two sets. What one asks for who leads no more, and whom nobody heard, is forgotten, and asked for again
+ * by who waits for it (gate.h). */
 #include "node_state.h"
 
 #include <string.h>
 
-enum { VERSION_BITS = 16 }; /* versions of one ballot, */
-static const uint64_t term_max = UINT64_C(1) << 40; /* of those that can be reached by counting */
+/* A version is a term, a number in it, and who made it. Ballots beyond term_max, and numbers beyond
+ * count_max, are out of reach by counting: damage. */
+enum { VERSION_BITS = 16, NODE_BITS = 16 };
+static const uint64_t term_max = UINT64_C(1) << 28;
+static const uint64_t count_max = (KEEL_EPOCH_MAX >> NODE_BITS) - 1;
 
 /* ---- telling ------------------------------------------------------------------------------------------- */
 
@@ -103,7 +107,10 @@ int keel_away_ask(struct keel_node *node, uint16_t which, bool is_away)
     if (keel_bitset_has(&away->set, which) == is_away || !keel_away_settled(node))
         return KEEL_OK; /* by who takes over it is asked again */
     const uint64_t term = node->term.ballot.counter, of_term = term < term_max ? term << VERSION_BITS : 0;
-    away->version = away->version + 1 > of_term ? away->version + 1 : of_term;
+    const uint64_t next = (away->version >> NODE_BITS) + 1;
+    if (next > count_max)
+        return KEEL_LIMIT; /* no node would take a higher one */
+    away->version = (next > of_term ? next : of_term) << NODE_BITS | node->config.node;
     memset(&node->children.knows, 0, sizeof node->children.knows);
     set(node, which, is_away);
     const struct keel_membership *m = &node->leader->membership;

@@ -397,6 +397,101 @@ START_TEST(whoever_leads_next_knows_who_is_to_be_away)
 }
 END_TEST
 
+/* The version of the set that a leader of this ballot makes, who has that set. */
+static uint64_t version_by(struct sim *sim, uint16_t leader, uint64_t counter, uint64_t has, uint16_t away)
+{
+    struct keel_node *node = sim->nodes[leader].state;
+    const struct keel_ballot before = node->term.ballot;
+    node->term.ballot = (struct keel_ballot){.counter = counter, .node = UINT64_C(1) << 16 | leader};
+    node->away.version = has;
+    (void)sim_give(sim, leader,
+                   &(struct keel_node_event){.kind = KEEL_EVENT_DRAIN, .node = away, .value = 1});
+    node->term.ballot = before;
+    return node->away.version;
+}
+
+/* Two ballots may have one counter, and who leads by the lower may not have heard of the other yet. */
+START_TEST(two_leaders_never_make_one_version_of_two_sets)
+{
+    struct sim *sim[2];
+    for (uint16_t i = 0; i < 2; i++) {
+        struct sim_config config = four(24, 2);
+        config.nodes = 6;
+        config.spares = 1;
+        config.holders = 3;
+        config.last_step = 1000;
+        sim[i] = begin(config);
+        ck_assert(sim_run_until(sim[i], 60 * SECONDS, delivered, 10));
+        for (uint16_t node = 0; node <= i; node++) { /* node 1 leads in one world, 2 in the other */
+            sim_kill_node(sim[i], node);
+            (void)sim_run(sim[i], sim[i]->now_ns + 6 * config.timeout_ns);
+        }
+        ck_assert_uint_eq(sim[i]->leader, i + 1);
+    }
+    for (uint64_t had = 0; had < 3; had++) /* before a set of their terms, and behind one */
+        ck_assert_uint_ne(version_by(sim[0], 1, 7, had << 36, (uint16_t)(3 + had)),
+                          version_by(sim[1], 2, 7, had << 36, (uint16_t)(3 + had)));
+    sim_destroy(sim[0]);
+    sim_destroy(sim[1]);
+}
+END_TEST
+
+/* Sent by who has the key, which a node would not make. */
+START_TEST(behind_the_highest_version_nobody_is_told_another)
+{
+    struct keel_wire_message message = {.kind = KEEL_WIRE_AWAY, .as.away.version = KEEL_EPOCH_MAX};
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct sim *sim = begin(four(25, 2));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    const uint32_t count = keel_wire_encode(&message, bytes);
+    (void)sim_give(
+        sim, 0,
+        &(struct keel_node_event){.kind = KEEL_EVENT_MESSAGE, .node = 3, .data = bytes, .bytes = count});
+    drain(sim, 2, true);
+    check_end(sim);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_LEFT], 0);
+    sim_destroy(sim);
+}
+END_TEST
+
+static bool another_leads(const struct sim *sim, uint64_t than)
+{
+    return sim->leader != than;
+}
+
+/* Its process ends as that of any that leaves, and another's is its node's when it is to come back. */
+START_TEST(who_leads_may_leave_too_and_another_leads_then)
+{
+    struct sim_config config = four(26, 2);
+    config.holders = 3;
+    config.last_step = 1000;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    sim_kill_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, another_leads, 0));
+    (void)sim_run(sim, sim->now_ns + 6 * config.timeout_ns);
+    ck_assert_uint_eq(sim->leader, 1);
+    struct keel_node_event leave = {.kind = KEEL_EVENT_DRAIN, .node = 1, .value = 1};
+    (void)sim_give(sim, 1, &leave);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, another_leads, 1));
+    ck_assert(sim->nodes[1].finished && !sim->over);
+    ck_assert_int_eq(sim->nodes[1].finish_status, KEEL_OK);
+    ck_assert_str_eq(sim->nodes[1].finish_detail, KEEL_NODE_DRAINED);
+    (void)sim_run(sim, sim->now_ns + 6 * config.timeout_ns);
+    struct keel_node_away away;
+    keel_node_away(sim->nodes[sim->leader].state, sim->now_ns, 1, &away);
+    ck_assert(away.settled && away.asked && away.told && away.left && !sim->nodes[1].running);
+    leave.value = 0;
+    (void)sim_give(sim, sim->leader, &leave);
+    (void)sim_run(sim, sim->now_ns + 20 * config.timeout_ns);
+    ck_assert(sim->nodes[1].running && sim->leader != 1);
+    ck_assert_uint_eq(active(sim), 4);
+    ck_assert_uint_eq(sim->gaps, 0);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* Without a majority of the holders no view could change any more, where no other can hold it in the place of
  * who leaves; and it is not waited for with the others. */
 START_TEST(of_the_holders_of_the_view_a_majority_stays)
@@ -443,6 +538,9 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost);
     tcase_add_test(tc, nodes_leave_as_far_as_there_are_plans_for_those_who_stay);
     tcase_add_test(tc, whoever_leads_next_knows_who_is_to_be_away);
+    tcase_add_test(tc, two_leaders_never_make_one_version_of_two_sets);
+    tcase_add_test(tc, behind_the_highest_version_nobody_is_told_another);
+    tcase_add_test(tc, who_leads_may_leave_too_and_another_leads_then);
     tcase_add_test(tc, of_the_holders_of_the_view_a_majority_stays);
     tcase_add_test(tc, who_is_lost_while_others_leave_is_replaced_by_them);
     tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);

@@ -402,7 +402,7 @@ static void env_finish(void *context, enum keel_status status, const char *detai
     struct sim_node *n = self(context);
     if (n->finished)
         violate(c->sim, "node %u finishes twice", c->node);
-    const bool leads = n->state->term.role == KEEL_LEADS;
+    const bool leads = n->state->term.role == KEEL_LEADS && strcmp(detail, KEEL_NODE_DRAINED) != 0;
     if (leads && status == KEEL_OK)
         sim_past_over(c->sim, c->node, c->sim->config.last_step + 1);
     if (leads && (status == KEEL_INTERRUPTED || status == KEEL_TIMEOUT) && !c->sim->user_stopped)
