@@ -84,10 +84,10 @@ enum keel_status keel_output_resume(struct keel_output *output, uint64_t first_s
 /* The end of the run is made once more: the last snapshot was lost with its node. */
 void keel_output_tell_end_again(struct keel_output *output);
 
-/* Why the newest snapshot failed, with the detail; OK when it did not. */
 /* A run that was stopped, and whose newest snapshot is of this step, 0: there is none. OK: it has all; else
  * INTERRUPTED, or TIMEOUT where the store hangs, and which steps are computed again. */
 enum keel_status keel_output_tell_unsaved(const struct keel_output *output, uint64_t kept_step, bool hangs);
+/* Why the newest snapshot failed, with the detail; OK when it did not. */
 enum keel_status keel_output_snapshot_failure(const struct keel_output *output);
 
 /* All metrics are on the disk, or why not. Blocks; any thread. */

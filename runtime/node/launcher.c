@@ -756,7 +756,7 @@ static enum keel_status take_over(struct keel_launcher *launcher, const struct k
         return KEEL_OK;
     }
     KEEL_TRY(keel_control_start(&launcher->control));
-    keel_launcher_watch(launcher); /* before the ends of those that left */
+    keel_launcher_watch(launcher); /* who asked the last one looks for this one's gate */
     for (uint16_t node = 1; node < launcher->node_count; node++)
         if (!launcher->agents[node].running)
             keel_launcher_tell_exit(launcher, node, 0);

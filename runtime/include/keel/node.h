@@ -35,9 +35,9 @@ enum {
     KEEL_NODE_TEXT_BYTES = 256
 };
 
-/* The detail with which an agent finishes (OK) whose node left: the run goes on. */
-/* And how, INTERRUPTED, as the user asked for it. */
+/* The detail with which nodes finish (INTERRUPTED) whose user asked for the end of the run. */
 #define KEEL_NODE_STOPPED "stopped; run the same command again to resume"
+/* And an agent (OK) whose node left: the run goes on. */
 #define KEEL_NODE_DRAINED "this node was drained: its agent ends, and the run goes on without it"
 
 #define KEEL_RANK_NONE UINT16_MAX
