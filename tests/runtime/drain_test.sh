@@ -89,6 +89,8 @@ for other in forged earlier; do
 done
 awk 'BEGIN { for (i = 0; i < 64; i++) printf "%x", i % 16; print "" }' >"$root/forged/job.key"
 sed -i 's/^[0-9a-f]*/00000000000000aa/' "$root/earlier/gates"
+job stop "$root/forged"
+check "of a run of this host that was killed nobody is asked: another may listen there now" '[ $code -eq 0 ] && grep -q ": killed" "$root/log"'
 exec 9<"$root/forged/run.lock" 8<"$root/earlier/run.lock" # as if a run went on there
 flock -x 9 && flock -x 8
 job drain "$root/forged" 1
