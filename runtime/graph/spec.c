@@ -179,6 +179,7 @@ static struct groups groups_of(const struct keel_graph *graph, const struct keel
 static struct keel_axis_spec split_of_group(const struct keel_ir_node *node, const struct groups *groups,
                                             char letter)
 {
+    KEEL_ASSERT(groups->kv_heads > 0);
     const uint32_t each = groups->heads / groups->kv_heads;
     struct keel_axis_spec spec = {.kind = KEEL_SPLIT, .dims = 1, .outer = 1, .unit = (uint32_t)groups->width};
     if (letter == 'P')
