@@ -65,8 +65,11 @@ static bool is_alike(const struct keel_record_fold *fold, uint32_t which)
  * does not cancel. */
 static uint64_t weight_of(const struct keel_tape_run *run, uint32_t position)
 {
-    const uint64_t words[] = {run->step->epoch, run->step->step, position};
-    return keel_fnv1a(KEEL_FNV1A_BEGIN, words, sizeof words) | 1;
+    const struct keel_trainer_step *step = run->step;
+    const uint64_t place = position;
+    uint64_t hash = keel_fnv1a(KEEL_FNV1A_BEGIN, &step->epoch, sizeof step->epoch);
+    hash = keel_fnv1a(hash, &step->step, sizeof step->step);
+    return keel_fnv1a(hash, &place, sizeof place) | 1;
 }
 
 /* Weighted by who has them: what this rank has of others, less what others have of it. Of all ranks the sum
