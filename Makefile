@@ -565,7 +565,7 @@ define test_lint_rules
 $(BUILD)/lint/tests/$(1)/%.tidy: tests/$(1)/%.c .clang-tidy tests/.clang-tidy tests/setup/tidy.sh Makefile
 	@mkdir -p $$(@D)
 	$$(call say,TIDY,$$<)
-	$$(Q)CC="$(CC)" sh tests/setup/tidy.sh $$@ $$< $(CSTD) $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3)
+	$$(Q)CC="$(CC)" sh tests/setup/tidy.sh $$@ $$< $(CSTD) -DKEEL_RELEASE=\"$(VERSION)\" $(call include_of,$(2)) $(call private_of,$(2)) -Itests $(3)
 endef
 $(foreach room,$(ROOMS),$(eval $(call test_lint_rules,$(room),$(room))))
 $(eval $(call test_lint_rules,bench,runtime,$(call private_of,transport) $(call private_of,ckpt)))

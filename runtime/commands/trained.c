@@ -363,9 +363,8 @@ static bool is_gone(const struct keel_trained *trained)
 {
     struct keel_snapshot_info newest;
     uint32_t count;
-    return trained->newest &&
-           keel_store_list(trained->store, &newest, 1, &count, NULL) == KEEL_OK && count > 0 &&
-           (newest.step != trained->info.step || newest.attempt != trained->info.attempt);
+    return trained->newest && keel_store_list(trained->store, &newest, 1, &count, NULL) == KEEL_OK &&
+           count > 0 && (newest.step != trained->info.step || newest.attempt != trained->info.attempt);
 }
 
 static enum keel_status load_meant(struct keel_trained *trained, const char *identity)

@@ -246,10 +246,13 @@ static void forget_record(struct keel_sync_record *record)
  * elsewhere, or is behind, has nothing then; with pieces only such go that nobody needs. */
 static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, uint64_t step)
 {
+    const uint32_t count = worker->rank_count;
     uint16_t had[KEEL_MEMBERS_MAX];
     bool spare[KEEL_MEMBERS_MAX], stays[KEEL_MEMBERS_MAX];
-    memset(spare, 0, worker->rank_count * sizeof spare[0]);
-    for (uint32_t p = 0; p < worker->rank_count; p++) {
+    memset(spare, 0, count * sizeof spare[0]);
+    memset(had, 0, count * sizeof had[0]);
+    memset(stays, 0, count * sizeof stays[0]);
+    for (uint32_t p = 0; p < count; p++) {
         struct keel_sync_record *record = &worker->sync_all[p];
         const bool keeps = record->tensor == tensor && (!any || has_newest(worker, p, step));
         had[p] = keeps ? (uint16_t)record->place : KEEL_NO_PLACE;
@@ -258,10 +261,10 @@ static void find_places(struct keel_worker *worker, uint32_t tensor, bool any, u
     }
     if (any && owns(worker))
         keel_worker_find_spare_holders(worker, step, spare);
-    for (uint32_t p = 0; p < worker->rank_count; p++)
+    for (uint32_t p = 0; p < count; p++)
         stays[p] = any && owns(worker) && !spare[p];
-    keel_axes_find(had, stays, worker->rank_count, tensor, &worker->axes.map);
-    for (uint32_t p = 0; p < worker->rank_count; p++)
+    keel_axes_find(had, stays, count, tensor, &worker->axes.map);
+    for (uint32_t p = 0; p < count; p++)
         if (worker->axes.map.place[p] != had[p])
             forget_record(&worker->sync_all[p]);
 }
