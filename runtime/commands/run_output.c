@@ -339,7 +339,7 @@ static void tell_progress(struct keel_output *output, const struct keel_step_rec
 static json_t *lost_list(const struct keel_output *output, const struct keel_incident *incident)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < incident->lost_count; i++) {
+    for (uint32_t i = 0; i < incident->lost_count && i < KEEL_INCIDENT_LOST_MAX; i++) {
         const struct keel_member *member = &incident->lost[i];
         const struct place *place = place_of(output, member);
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:s, s:s}", "rank", (int)member->rank, "node",
@@ -557,10 +557,13 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
     output->commit_ns = output->commit_ns != 0 ? output->commit_ns : loss.now_ns;
     output->epoch = new_view->epoch;
     output->members = output->spares = 0;
+    if (keel_grow(&output->carriers, &output->carrier_capacity, new_view->member_count,
+                  sizeof *output->carriers) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "lines of metrics name no boards: %s", keel_detail());
     for (uint32_t i = 0; i < new_view->member_count; i++)
         if (new_view->members[i].spare)
             output->spares++;
-        else
+        else if (output->members < output->carrier_capacity)
             output->carriers[output->members++] = new_view->members[i];
     char plan[20];
     snprintf(plan, sizeof plan, "%016" PRIx64, new_view->plan);

@@ -409,6 +409,7 @@ void keel_output_close(struct keel_output *output)
         json_decref(output->past_notes[node]);
     }
     keel_free(output->held);
+    keel_free(output->carriers);
     keel_free(output->seen);
     keel_step_ranges_free(&output->base_lacks);
     keel_step_ranges_free(&output->told);

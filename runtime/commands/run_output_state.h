@@ -68,7 +68,8 @@ struct keel_output {
     char snapshot_failure[KEEL_DETAIL_BYTES]; /* and why, when it failed */
     uint16_t members, spares;
     uint64_t epoch;
-    struct keel_member carriers[KEEL_MEMBERS_MAX]; /* `members` of them: of that view, by rank */
+    struct keel_member *carriers; /* `members` of them: of that view, by rank */
+    size_t carrier_capacity;
 };
 
 /* run_output.c */

@@ -33,8 +33,11 @@ uint32_t keel_incident_find_lost(const struct keel_view *old_view, const struct 
         if (member->spare || is_in(new_view, member))
             continue;
         lost++;
-        if (out != NULL && *out_count < KEEL_INCIDENT_LOST_MAX)
-            out[(*out_count)++] = *member;
+        if (out == NULL)
+            continue;
+        if (*out_count < KEEL_INCIDENT_LOST_MAX)
+            out[*out_count] = *member;
+        ++*out_count;
     }
     return lost;
 }

@@ -10,7 +10,7 @@
 
 #include <keel/node.h>
 
-enum { KEEL_INCIDENT_LOST_MAX = KEEL_MEMBERS_MAX };
+enum { KEEL_INCIDENT_LOST_MAX = 512 }; /* that are named: a rack of 64 nodes with 8 each */
 
 /* Parts in the order of time; the text is the field of events.jsonl. */
 #define KEEL_INCIDENT_PART_TABLE(X)                                                                          \
@@ -42,7 +42,7 @@ struct keel_incident {
     uint64_t view_ns, epoch;
     uint64_t resumed_ns, resumed_step; /* a snapshot was restored since; 0: none */
     struct keel_member lost[KEEL_INCIDENT_LOST_MAX];
-    uint32_t lost_count;
+    uint32_t lost_count; /* of all; of more than KEEL_INCIDENT_LOST_MAX those are in `lost` that came first */
 };
 
 /* What a view change lost. */
@@ -57,7 +57,7 @@ struct keel_incident_loss {
 };
 
 /* How many active members of the old view are not in the new one; they are appended to `out` (NULL: counted
- * only), which holds *out_count of KEEL_INCIDENT_LOST_MAX. */
+ * only), which has room for KEEL_INCIDENT_LOST_MAX and holds as many of *out_count as fit. */
 uint32_t keel_incident_find_lost(const struct keel_view *old_view, const struct keel_view *new_view,
                                  struct keel_member *out, uint32_t *out_count);
 

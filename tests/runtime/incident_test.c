@@ -75,6 +75,17 @@ START_TEST(silence_began_up_to_a_timeout_before_it_evicted)
 }
 END_TEST
 
+START_TEST(all_who_are_lost_are_counted_also_those_that_are_not_named)
+{
+    struct keel_view before = view_of(1, KEEL_INCIDENT_LOST_MAX + 8, 256), after = view_of(2, 1, 256);
+    struct keel_incident incident = {.open = false};
+    struct keel_incident_loss loss = loss_of(&before, &after);
+    keel_incident_begin(&incident, &loss);
+    ck_assert_uint_eq(incident.lost_count, KEEL_INCIDENT_LOST_MAX + 7);
+    ck_assert_uint_eq(incident.lost[KEEL_INCIDENT_LOST_MAX - 1].rank, KEEL_INCIDENT_LOST_MAX);
+}
+END_TEST
+
 START_TEST(a_second_loss_and_a_late_commit_of_the_old_view_belong_to_the_same_incident)
 {
     struct keel_view first = view_of(1, 3, 256), second = view_of(2, 2, 256), third = view_of(3, 1, 256);
@@ -157,6 +168,7 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_killed_rank_is_named_and_each_part_is_where_it_belongs);
     tcase_add_test(tc, silence_began_up_to_a_timeout_before_it_evicted);
+    tcase_add_test(tc, all_who_are_lost_are_counted_also_those_that_are_not_named);
     tcase_add_test(tc, a_second_loss_and_a_late_commit_of_the_old_view_belong_to_the_same_incident);
     tcase_add_test(tc, steps_that_are_run_again_are_a_part);
     tcase_add_test(tc, any_order_of_what_is_heard_adds_up);
