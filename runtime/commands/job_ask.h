@@ -14,7 +14,7 @@ struct keel_job_question {
     enum keel_handover_wish wish;
     uint16_t node; /* DRAIN, ADD */
     uint64_t deadline_ns;
-    /* What it waits for, as often as that is another; NULL: nobody asks. */
+    /* What it waits for; of a node that stays its first reason. NULL: nobody asks. */
     void (*stays)(void *context, const char *why);
     void *context;
 };

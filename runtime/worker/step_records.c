@@ -88,16 +88,8 @@ static enum keel_status begin_fold(struct keel_tape_run *run, uint32_t piece, en
                                    enum keel_reduction reduction, uint64_t count, const void *mine, void *all,
                                    struct keel_operation **out)
 {
-    const struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
-                                         .sequence = keel_tape_sequence(run, piece),
-                                         .element = element,
-                                         .reduction = reduction,
-                                         .order = KEEL_ORDER_NATIVE,
-                                         .by_rank = true,
-                                         .count = count,
-                                         .parts = &mine,
-                                         .part_count = 1,
-                                         .result = all};
+    const struct keel_collective what =
+        keel_fold_of_ranks(keel_tape_sequence(run, piece), element, reduction, count, &mine, all);
     KEEL_ASSERT(*out == NULL);
     return keel_group_begin(run->step->group, &what, out);
 }

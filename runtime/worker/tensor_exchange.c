@@ -176,21 +176,12 @@ enum keel_status keel_tape_norm(struct keel_tape_run *run, const struct keel_act
                     sequence_in_tape(run, NUMBER_NORM));
 }
 
-/* What each rank of the group says, folded into one. */
+/* Waits for it. */
 static enum keel_status join(struct keel_trainer *trainer, struct keel_group *group,
                              enum keel_element element, enum keel_reduction reduction, uint64_t count,
                              uint64_t sequence, const void *mine, void *all)
 {
-    const struct keel_collective what = {.kind = KEEL_ALL_REDUCE,
-                                         .sequence = sequence,
-                                         .element = element,
-                                         .reduction = reduction,
-                                         .order = KEEL_ORDER_NATIVE,
-                                         .by_rank = true,
-                                         .count = count,
-                                         .parts = &mine,
-                                         .part_count = 1,
-                                         .result = all};
+    const struct keel_collective what = keel_fold_of_ranks(sequence, element, reduction, count, &mine, all);
     return keel_group_run(group, &what, keel_deadline_after_ns(trainer->stall_ns));
 }
 

@@ -264,6 +264,23 @@ enum {
 /* The largest keel_piece_weights: groups of one owner gather a stripe of each bucket for each rank. */
 _Static_assert(KEEL_ENGINE_BUCKETS_MAX + 4 + KEEL_ENGINE_BUCKETS_MAX * KEEL_MEMBERS_MAX < KEEL_PIECE_RECORDS,
                "weights of a step have numbers below those that are of no tape");
+/* What each rank of a group says, folded into one. `*mine` is read when it begins, what it points to until
+ * the end. */
+static inline struct keel_collective keel_fold_of_ranks(uint64_t sequence, enum keel_element element,
+                                                        enum keel_reduction reduction, uint64_t count,
+                                                        const void *const *mine, void *all)
+{
+    return (struct keel_collective){.kind = KEEL_ALL_REDUCE,
+                                    .sequence = sequence,
+                                    .element = element,
+                                    .reduction = reduction,
+                                    .order = KEEL_ORDER_NATIVE,
+                                    .by_rank = true,
+                                    .count = count,
+                                    .parts = mine,
+                                    .part_count = 1,
+                                    .result = all};
+}
 /* A byte for each flag, of which the largest of all ranks says whether one has it. */
 static inline void keel_spread_flags(uint64_t flags, uint8_t out[KEEL_STEP_FLAGS])
 {

@@ -20,13 +20,6 @@ await_led() {
     echo "FAIL no $2 of a node that leads"
     return 1
 }
-says() { # says CODE WORDS COMMAND...: ends with that code, and says that
-    wanted=$1 words=$2
-    shift 2
-    "$@" >"$root/said" 2>&1
-    code=$?
-    [ $code -eq "$wanted" ] && grep -qF -e "$words" "$root/said" || { sed 's/^/    /' "$root/said"; return 1; }
-}
 explain() { tail -n 3 "$out.log" "$out".agent*.log "$root/said"; }
 leads() { sed 's/^[^ ]* [^ ]* \([0-9]*\) .*/\1/' "$out/ckpt/.leader/leader"; } # its process
 join() { # join N: the agent of a node

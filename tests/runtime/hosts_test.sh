@@ -117,13 +117,6 @@ fi
 
 # ---- refusals ---------------------------------------------------------------------------------------------------------
 
-says() { # says CODE WORDS COMMAND...: ends with that code, and says that
-    wanted=$1 words=$2
-    shift 2
-    "$@" >"$root/said" 2>&1
-    code=$?
-    [ $code -eq "$wanted" ] && grep -qF -e "$words" "$root/said" || { sed 's/^/    /' "$root/said"; return 1; }
-}
 run() { "$KEEL" run "$here/../demo/drill.conf" --ranks 2 --out "$root/refused" "$@"; }
 agent() { "$KEEL" agent --join 127.0.0.1:9 --wait 1 "$@"; }
 check "ssh without hosts" says 2 'cluster.launch = ssh: which hosts' run --set cluster.launch=ssh

@@ -42,6 +42,15 @@ drill() {
     "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" "$@" >"$out.log" 2>&1
 }
 
+# A command ends with this code, and says these words; what it says lies in $root/said.
+says() { # says CODE WORDS COMMAND...: ends with that code, and says that
+    wanted=$1 words=$2
+    shift 2
+    "$@" >"$root/said" 2>&1
+    code=$?
+    [ $code -eq "$wanted" ] && grep -qF -e "$words" "$root/said" || { sed 's/^/    /' "$root/said"; return 1; }
+}
+
 # long: is all of it wanted (make test-long), and not a part for the sake of time?
 long() { [ -n "${KEEL_TEST_LONG:-}" ]; }
 

@@ -36,13 +36,6 @@ begin() {
     done
 }
 leads() { sed 's/^[^ ]* [^ ]* \([0-9]*\) .*/\1/' "$out/ckpt/.leader/leader"; } # its process
-says() { # says CODE WORDS COMMAND...: ends with that code, and says that
-    wanted=$1 words=$2
-    shift 2
-    "$@" >"$root/said" 2>&1
-    code=$?
-    [ $code -eq "$wanted" ] && grep -qF -e "$words" "$root/said" || { sed 's/^/    /' "$root/said"; return 1; }
-}
 explain() { tail -n 3 "$out.log" "$out".agent*.log "$root/said"; }
 
 # ---- the store hangs --------------------------------------------------------------------------------------------------

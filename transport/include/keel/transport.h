@@ -182,7 +182,7 @@ enum keel_element {
 uint32_t keel_element_bytes(enum keel_element element);   /* 0 for an unknown one */
 const char *keel_element_name(enum keel_element element); /* "f32", ... */
 
-/* AVERAGE: the sum over all shards, divided once by their number. */
+/* AVERAGE: the sum over all shards (ranks, where `by_rank`), divided once by their number. */
 enum keel_reduction { KEEL_SUM, KEEL_MIN, KEEL_MAX, KEEL_AVERAGE, KEEL_REDUCTION_COUNT };
 const char *keel_reduction_name(enum keel_reduction reduction); /* "sum", ... */
 
