@@ -525,6 +525,8 @@ mutant-rows:
 sizes:
 	@git ls-files '*.c' '*.h' '*.cl' '*.sh' '*.mk' '*.md' Makefile | xargs wc -l | \
 	  awk '$$1 > 1000 && $$2 != "total" { print "sizes: " $$2 ": " $$1 " lines, 1000 at most: split it"; bad = 1 } END { exit bad }'
+# The formatter leaves comments as they are, since it would take a table for sentences: their width is looked at here.
+	@git ls-files '*.c' '*.h' | xargs awk '/^ *(\/\*| \*)/ && length > 110 { print "sizes: " FILENAME ":" FNR ": a comment of " length " columns, 110 at most"; bad = 1 } END { exit bad }'
 # A name means one thing: include guards, and tags of structs in headers, a room's own included. The ruler that names
 # a section is one line (110 columns at most, or the formatter breaks it).
 names:

@@ -2,8 +2,8 @@
  *
  *   3 bits   final block, type 2 (dynamic)
  *   14 bits  how many literal codes (256 bytes, end of block, lengths of repetitions), 1 distance code, and
- * how many lengths of the third code follow n x 3    lengths of that third code, which compresses the other
- * code lengths, run by run
+ *            how many lengths of the third code follow
+ *   n x 3    lengths of that third code, which compresses the other code lengths, run by run
  *   ...      the lengths, the symbols, end of block
  *
  * Codes are at most 11 bits long (DEFLATE allows 15): the loss is about a thousandth, four of them and the

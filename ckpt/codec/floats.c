@@ -16,9 +16,11 @@ enum { F16_MANTISSA = 10, F16_EXPONENT = 5, BF16_MANTISSA = 7, BF16_EXPONENT = 8
 /* ---- one element --------------------------------------------------------------------------------------- */
 
 /* float32 to `mantissa` and `exponent` bits (constants where it is inlined). With the magnitude as an
- * integer: normal     drop the low bits, rounded to even, and move the exponent; a carry goes into the
- * exponent, and what comes to lie above infinity is infinity denormal   in the narrow format: shift the
- * mantissa, its leading one in place, by what is missing NaN        top bits of the payload, made quiet */
+ * integer:
+ *   normal     drop the low bits, rounded to even, and move the exponent; a carry goes into the exponent, and
+ *              what comes to lie above infinity is infinity
+ *   denormal   in the narrow format: shift the mantissa, its leading one in place, by what is missing
+ *   NaN        top bits of the payload, made quiet */
 KEEL_VECTOR_BODY uint32_t narrow_f32(uint32_t x, uint32_t mantissa, uint32_t exponent)
 {
     const uint32_t drop = F32_MANTISSA - mantissa;

@@ -14,10 +14,10 @@
  * Three shapes, one text (lanes_tile.h, read for each), a kernel for each, so that none takes another's
  * registers; gemm.c chooses for each product:
  *
- *     shape  kernel            items           R x 4 F                    DEPTH         sums of slices of k
- * that wait 0      keel_gemm         gemm.items      item_rows x item_columns   item_depth    none 1
- * keel_gemm_small   half, 64 least  4 x 4                      2 item_depth  none 2      keel_gemm_sliced
- * half, 64 least  4 x 4                      2 item_depth  6, those of up to 64 slices
+ *     shape  kernel            items           R x 4 F                   DEPTH         sums that wait
+ *     0      keel_gemm         gemm.items      item_rows x item_columns  item_depth    none
+ *     1      keel_gemm_small   half, 64 least  4 x 4                     2 item_depth  none
+ *     2      keel_gemm_sliced  half, 64 least  4 x 4                     2 item_depth  6, up to 64 slices
  *
  * Products that are too small to give every unit tiles of shape 0 take shape 1: few groups on a unit hide
  * little of what memory takes to answer, hence twice the depth.

@@ -1,19 +1,24 @@
 /* drill.h - faults by plan, the same for tests, demos and bring-up.
  *
- *     kill:rank=2,step=30            SIGKILL the worker that carries rank 2, in step 30
- *     kill:node=1,step=30,at=reduce  SIGKILL that node: its agent and its workers
- *     kill:rank=2,step=30,at=gather  when it has begun to gather weights (parallel.zero = 3)
- *     kill:rank=2,step=30,at=eval    in its evaluation behind step 30; at=text: in the text behind the last
- * step kill:all,step=200              SIGKILL the launcher, and with it everything stop:rank=2,step=30
- * SIGSTOP: alive, but silent slow:rank=2,step=30,ms=500     that step takes half a second longer; with
- * steps=9 the eight after it too disk-full:rank=2,step=32       from its snapshot of that step on, for a
- * second (or ms=N), whatever the worker writes fails for want of space flip:rank=2,step=30            one bit
- * of that rank's weights changes, as if its memory were bad flip:rank=2,step=30,at=reduce  one bit of a first
- * moment that it holds changes flip:rank=2,step=30,at=commit  one bit of the loss that it has for that step
- * changes sick:rank=2,step=30            from then on a bit is wrong in all that is read from that rank's
- * board hang:rank=2,step=30            from then on no command of that rank's board comes back
- *     wipe:node=2,step=30            what that node has of snapshot.local goes, and the node is killed
- *     hang:rank=2,step=32,at=capture  the next copy from that rank's board does not
+ *     kill:rank=2,step=30                 SIGKILL the worker that carries rank 2, in step 30
+ *     kill:node=1,step=30,at=reduce       SIGKILL that node: its agent and its workers
+ *     kill:rank=2,step=30,at=gather       when it has begun to gather weights (parallel.zero = 3)
+ *     kill:rank=2,step=30,at=eval         in its evaluation behind step 30
+ *     kill:rank=2,step=30,at=text         in the text behind the last step
+ *     kill:all,step=200                   SIGKILL the launcher, and with it everything
+ *     stop:rank=2,step=30                 SIGSTOP: alive, but silent
+ *     slow:rank=2,step=30,ms=500          that step takes half a second longer
+ *     slow:rank=2,step=30,ms=500,steps=9  and the eight behind it too
+ *     disk-full:rank=2,step=32            from its snapshot of that step on, for a second
+ *                                         (or ms=N), what the worker writes finds no space
+ *     flip:rank=2,step=30                 a bit of its weights changes, as in bad memory
+ *     flip:rank=2,step=30,at=reduce       a bit of a first moment that it holds does
+ *     flip:rank=2,step=30,at=commit       a bit of the loss that it has for that step does
+ *     sick:rank=2,step=30                 a bit is wrong in all that its board gives
+ *     hang:rank=2,step=30                 no command of its board comes back
+ *     hang:rank=2,step=32,at=capture      the next copy from its board does not
+ *     wipe:node=2,step=30                 what that node has of snapshot.local goes, and
+ *                                         the node is killed
  *
  * keel/fault.h has the grammar. A drill fires once in the life of a run directory: before it fires, a line in
  * DIR/drills.jsonl is made durable, so that a resumed run does not die again of the same drill. */

@@ -42,9 +42,9 @@ struct keel_control_config {
     struct keel_leading *leading; /* of a node that may lead; borrowed until fini */
     struct keel_mailbox *mailbox; /* borrowed until fini */
     const char *state_path;       /* where persist writes; NULL for a node that does not hold the register */
-    const struct keel_env *
-        effects; /* the owner's: tell_*, worker_*, node_start, snapshot_commit,
-                    step_commit, mismatch, view_change, shortage, note, lead_place; the rest is filled here */
+    /* The owner's: tell_*, worker_*, node_start, snapshot_commit, step_commit, mismatch, view_change,
+     * shortage, note, lead_place; the rest is filled here. */
+    const struct keel_env *effects;
     void *owner;
 };
 

@@ -9,11 +9,14 @@
 #include "secret.h"
 #include "slow_watch.h"
 #include "worker_internal.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <keel/board.h>
 #include <keel/clock.h>
 #include <keel/command.h>
+#include <keel/disk.h>
 #include <keel/health.h>
 #include <keel/log.h>
 #include <keel/memory.h>
@@ -512,14 +515,25 @@ static void spoil_board(void *context, const char *faults)
         keel_log(KEEL_LOG_ERROR, "the drill could not spoil the board: %s", keel_detail());
 }
 
-/* For drills: the disk of this node is another from now on. */
+static enum keel_status move_and_remove(const struct keel_worker *worker)
+{
+    char name[32], own[KEEL_PATH_BYTES], gone[KEEL_PATH_BYTES];
+    snprintf(name, sizeof name, "node-%u", worker->node);
+    KEEL_TRY(keel_path_join(own, worker->job.snapshot_local, name));
+    snprintf(name, sizeof name, "wiped-%u", worker->node);
+    KEEL_TRY(keel_path_join(gone, worker->job.snapshot_local, name));
+    if (keel_disk_rename(AT_FDCWD, own, AT_FDCWD, gone) != 0)
+        return keel_fail_errno(errno, "%s: cannot be renamed", own);
+    return keel_remove_tree(gone);
+}
+
+/* For drills: the disk of this node is another from now on. All of it goes at once: were it removed file by
+ * file, one that another thread makes meanwhile would end that, and leave an older snapshot whole. */
 static void wipe_node(void *context)
 {
     const struct keel_worker *worker = context;
-    char name[32], own[KEEL_PATH_BYTES] = "";
-    snprintf(name, sizeof name, "node-%u", worker->node);
-    if (keel_path_join(own, worker->job.snapshot_local, name) != KEEL_OK || keel_remove_tree(own) != KEEL_OK)
-        keel_log(KEEL_LOG_ERROR, "the drill could not wipe %s: %s", own, keel_detail());
+    if (move_and_remove(worker) != KEEL_OK)
+        keel_log(KEEL_LOG_ERROR, "the drill could not wipe node %u: %s", worker->node, keel_detail());
 }
 
 static enum keel_status set_up(struct keel_worker *worker)

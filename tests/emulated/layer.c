@@ -63,18 +63,21 @@
  *   hang       the command never ends
  *   stall      it ends late, by ms=N, and the call returns at once
  *   slow       the call takes longer: by ms=N, by what its bytes take at mbps=N megabytes a second (of a
- * launch: the bytes of its buffers, those in the bank if one is named), by percent=N of the time that the
- *              command takes, or by growing=N percent of it for each such call since the first slow one
+ *              launch: the bytes of its buffers, those in the bank if one is named), by percent=N of the time
+ *              that the command takes, or by growing=N percent of it for each such call since the first slow
+ *              one
  *   block      the call never returns
  *   crash      the process dies in it, of SIGSEGV or the signal code=N
  *   flip       one bit of the result is wrong: of what a launch changed (arg=N: in that argument; bit=N of
- * 32), or of the bytes read, written, copied or filled (bit=N of all) drop       the command says that it is
- * done, and was not; a build forgets its options options    of build: add=OPTION is given to the compiler
- * (-cl-denorms-are-zero, -cl-fast-relaxed-math) unordered  the list of events to wait for is ignored (but for
- * the first keep=N) overtake   the command does not wait for the commands before it in its queue early its
- * event says that it is done while it is not short      a part of it is done: the first keep=N bytes, less=N
- * bytes fewer, the bytes modulo wrap=N, down to a multiple of align=N; of a launch: the groups, rows or slabs
- * that the filter allows shift      the offsets are wrong: modulo wrap=N, or down to a multiple of align=N
+ *              32), or of the bytes read, written, copied or filled (bit=N of all)
+ *   drop       the command says that it is done, and was not; a build forgets its options
+ *   options    of build: add=OPTION is given to the compiler (-cl-denorms-are-zero, -cl-fast-relaxed-math)
+ *   unordered  the list of events to wait for is ignored (but for the first keep=N)
+ *   overtake   the command does not wait for the commands before it in its queue
+ *   early      its event says that it is done while it is not
+ *   short      a part of it is done: the first keep=N bytes, less=N bytes fewer, the bytes modulo wrap=N,
+ *              down to a multiple of align=N; of a launch: the groups, rows or slabs that the filter allows
+ *   shift      the offsets are wrong: modulo wrap=N, or down to a multiple of align=N
  *   spill      a write, fill or read goes on with zeros up to a multiple of align=N
  *   regroup    the groups of a launch are halved in x
  *   twice      a launch is done two times

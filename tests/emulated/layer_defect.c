@@ -357,7 +357,7 @@ static void spill(const struct layer_command *command)
         memset((uint8_t *)command->host + command->bytes, 0, stop - end);
     else
         layer_next->clEnqueueWriteBuffer(command->queue, command->target, CL_TRUE, end, stop - end, zeros, 0,
-                                     NULL, NULL);
+                                         NULL, NULL);
 }
 
 /* Where a driver gives a copy, an unmap that is not done loses what the host wrote. */

@@ -1,8 +1,10 @@
 /* planes_fuzz.c - any bytes as a chunk of planes, or of a delta: refused, or decoded within the memory given;
  * and what the encoder makes of the same bytes decodes to them, in other memory and in that of the base.
  *
- *   0   bits 0 and 1: elements of 1, 2, 4 or 8 bytes; bit 2: there is a base; bit 3: it is near, not the
- * reverse 1   number of elements, u16 3   the chunk as stored; and the elements to encode */
+ *   0   bits 0 and 1: elements of 1, 2, 4 or 8 bytes; bit 2: there is a base; bit 3: it is near, not
+ *       the reverse
+ *   1   number of elements, u16
+ *   3   the chunk as stored; and the elements to encode */
 #include "codec.h"
 #include "fuzz.h"
 #include <keel/memory.h>

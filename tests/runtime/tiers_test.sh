@@ -215,13 +215,22 @@ lose_all() {
     lost=$1
     shift
     for _ in 1 2 3 4 5; do
-        rm -rf "$root/nodes" "${root:?}/$lost"
+        rm -rf "${root:?}/$lost" "$root/nodes"
         run "$lost" 24 --set "snapshot.local=$root/nodes" --set snapshot.background=no --drill kill:rank=0,step=20 --drill kill:rank=1,step=20 --drill kill:rank=2,step=20 "$@"
         sed '/"lost_ranks":3/q' "$out/events.jsonl" | grep -q '"event":"snapshot"' && break
     done
 }
+# Files are made on that disk all the while: it goes at once, and with it all that was there.
 nodes=3
+(while sleep 0.001; do
+    for at in "$root"/nodes/node-2/*/step-*; do
+        for n in 0 1 2 3 4 5 6 7 8 9; do [ ! -d "$root/forgot" ] || echo >"$at/new-$n"; done
+    done
+done) 2>/dev/null &
+writer=$!
 lose_all forgot --drill wipe:node=2,step=18
+kill "$writer" && wait "$writer" 2>/dev/null
+check "the drill of a lost disk takes all that was on it" "! grep -q 'could not wipe' '$root/log'"
 check "workers that are all started again do not begin at step 1 where there was a snapshot" [ "$code" -eq 4 ]
 check "and say so" grep -q "committed a snapshot of step [0-9]*, and what the nodes here have" "$root/log"
 

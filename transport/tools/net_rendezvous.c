@@ -53,10 +53,8 @@ struct hosting {
 
 void keel_net_rendezvous_begin(struct keel_net_rendezvous *rendezvous)
 {
-    *rendezvous = (struct keel_net_rendezvous){.timeout_s = 30,
-                                               .carrier = "shared",
-                                               .ranks = UINT64_MAX,
-                                               .rank = UINT64_MAX};
+    *rendezvous = (struct keel_net_rendezvous){
+        .timeout_s = 30, .carrier = "shared", .ranks = UINT64_MAX, .rank = UINT64_MAX};
 }
 
 static uint64_t ranks_here(const struct keel_net_rendezvous *rendezvous)

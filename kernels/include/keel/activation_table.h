@@ -4,13 +4,17 @@
  *
  *     kind       of struct keel_activation
  *     name       in messages and dumps; the kernels are keel_NAME and keel_NAME_grad
- *     value      f(x), in the words of kernels/common/canon_math.h: + - * canon_fma, comparisons and c ? a :
- * b with both sides of canon_real; it is read for one float and for sixteen slope      g(x, dy), which is dy
- * f'(x) of         KEEL_GRADIENT_OF_Y where the slope is the same of y as of x: then x need not be kept truth
- * f(x) in double low, high  between which it is tested and golden inputs lie; tests of what is defined below
- * 0 go an eighth further corners    where it has no slope, two at most; KEEL_SMOOTH: nowhere limits     f of
- * -inf, -200, -0, 0, 200 and inf, where that is a number values     golden cases of the value: the front of
- * their names, hashes of 1, 67 and 4,115 elements slopes     the same of the slope */
+ *     value      f(x), in the words of kernels/common/canon_math.h: + - * canon_fma, comparisons and
+ *                c ? a : b with both sides of canon_real; it is read for one float and for sixteen
+ *     slope      g(x, dy), which is dy f'(x)
+ *     of         KEEL_GRADIENT_OF_Y where the slope is the same of y as of x: then x need not be kept
+ *     truth      f(x) in double
+ *     low, high  between which it is tested and golden inputs lie; tests of what is defined below 0 go an
+ *                eighth further
+ *     corners    where it has no slope, two at most; KEEL_SMOOTH: nowhere
+ *     limits     f of -inf, -200, -0, 0, 200 and inf, where that is a number
+ *     values     golden cases of the value: the front of their names, hashes of 1, 67 and 4,115 elements
+ *     slopes     the same of the slope */
 #ifndef KEEL_ACTIVATION_TABLE_H
 #define KEEL_ACTIVATION_TABLE_H
 

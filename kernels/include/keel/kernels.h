@@ -73,9 +73,9 @@ struct keel_kernels_options {
     enum keel_class numerics; /* native: where a variant of an operation is faster on this device, take it:
                                  within the tolerance that is stated where it is made. exact8x2, exact8x3,
                                  bf16: products that have planes are of that class. Else all is canonical. */
-    const struct keel_setting
-        *settings; /* instead of the defaults; borrowed for the call. INVALID names what
-                      is no tunable, or none of its values; LIMIT what the device has not. */
+    const struct keel_setting *settings; /* instead of the defaults; borrowed for the call. INVALID names what
+                                            is no tunable, or none of its values; LIMIT what the device has
+                                            not. */
     uint32_t setting_count;
     const struct keel_device_info *target; /* NULL, or cross-compilation: build options and group sizes are
                                               those of this device, and the open one only compiles. Copied. */

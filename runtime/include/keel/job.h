@@ -248,13 +248,17 @@ enum keel_status keel_job_check_ranks(const struct keel_job *job, uint32_t ranks
 bool keel_job_compression(const struct keel_job *job, struct keel_compression *out);
 
 /* The learning rate of a step, counted from 0: a function of the job and the step alone, so that every rank
- * has it in every life. With lr, min_lr, warm-up W, decay_steps D: step < W   lr (step + 1) / W step >= D
- * min_lr (constant: D is none) cosine     min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, with t = (step - W) /
- * (D - W)  (Loshchilov and Hutter 2017, "SGDR"); with restarts t = (step - begin) / length of the cosine that
- * the step is in: they begin at W, the first is restart_steps long, the next restart_growth times as long as
- * the one before linear     min_lr + (lr - min_lr) (1 - t) wsd        lr; in the last cooldown_steps C before
- * D linear, with t = (step - (D - C)) / C  (Hu et al. 2024, "MiniCPM") in float32, with the canonical cosine.
- */
+ * has it in every life. With lr, min_lr, warm-up W, decay_steps D:
+ *     step < W   lr (step + 1) / W
+ *     step >= D  min_lr (constant: D is none)
+ *     cosine     min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, with t = (step - W) / (D - W)  (Loshchilov and
+ *                Hutter 2017, "SGDR"); with restarts t = (step - begin) / length of the cosine that the step
+ *                is in: they begin at W, the first is restart_steps long, the next restart_growth times as
+ *                long as the one before
+ *     linear     min_lr + (lr - min_lr) (1 - t)
+ *     wsd        lr; in the last cooldown_steps C before D linear, with t = (step - (D - C)) / C  (Hu et al.
+ *                2024, "MiniCPM")
+ * in float32, with the canonical cosine. */
 float keel_job_learning_rate(const struct keel_job *job, uint64_t step);
 
 /* Floats of the state for each parameter that is trained: itself, the optimizer's moments, its average. */
