@@ -3,14 +3,15 @@
  * Two things make it fast:
  *
  *   Several literals a lookup. The next 11 bits are looked up once for all the codes that they hold whole,
- * six at most; an exponent of trained weights takes under 3 bits. Five lookups live from one 64-bit load.
+ *   six at most; an exponent of trained weights takes under 3 bits. Five lookups live from one 64-bit load.
  *
  *   Four places at once. Each lookup waits for the one before, so one bit stream leaves the processor idle.
- * But Huffman codes find themselves again: a decoder that begins anywhere soon falls into step with the true
- * codes. So four lanes begin at quarters of the stream, on the chance, and write to separate places. Then the
- * true decoder, come to where a lane began, goes on code by code beside it until both stand on the same bit:
- * from there on the lane has decoded what the true decoder would have, which is copied. A lane that never
- * falls into step (codes of equal length may not) costs time, never correctness: the true decoder walks on.
+ *   But Huffman codes find themselves again: a decoder that begins anywhere soon falls into step with the
+ *   true codes. So four lanes begin at quarters of the stream, on the chance, and write to separate places.
+ *   Then the true decoder, come to where a lane began, goes on code by code beside it until both stand on
+ *   the same bit: from there on the lane has decoded what the true decoder would have, which is copied. A
+ *   lane that never falls into step (codes of equal length may not) costs time, never correctness: the true
+ *   decoder walks on.
  *
  * Trusts no byte: reads stay within the stream, writes within what is left of the output. Left to others: the
  * header and the table (deflate_block.c), and every other kind of DEFLATE (zlib's inflate, in planes.c). */

@@ -1,9 +1,9 @@
 /* tensor.cl - two tensors of unlike shapes element by element, sums over dimensions, scaling.
  *
  *     binary   y[c] = f(a[c of its dimensions], b[...]), or a slope times dy[c]: rows of KEEL_BINARY_TABLE
- *     reduce   y[o, i] = sum of x[o, j, i] over j, also divided by n; or the largest, where a NaN is above
- * all. Of rows (inner 1) the sum is canon_tree's, else a chain over j ascending, begun with the first. scale
- * y = fma(x, factor, addend)
+ *     reduce   y[o, i] = sum of x[o, j, i] over j, also divided by n; or the largest, where a NaN is above all. Of
+ *              rows (inner 1) the sum is canon_tree's, else a chain over j ascending, begun with the first.
+ *     scale    y = fma(x, factor, addend)
  *
  * Shapes: y of binary [.., n1, n2, n3], flat; a0 to a3 are how far a goes along each dimension, 0 where it
  * has none, and a3 is 0 or 1. A work-item takes `block` elements, runs along the last dimension at a time;

@@ -5,7 +5,7 @@
  *                             each half timeout
  *   STORE/.leader/now         touched by who asks whether it leads still
  *   STORE/.leader/TIME-NODE/  metrics.jsonl and events.jsonl of one that led, until `keel run` takes them
- * over
+ *                             over
  *
  * Nothing is decided by it: who leads is told by the register (node_moves.c). Blocks as the file system does;
  * any thread. */

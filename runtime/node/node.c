@@ -5,16 +5,18 @@
  *      init --START--> STARTING --view commits--> RUNNING <--view commits-- CHANGING
  *                          |                         |  `--gone or vacant rank--^
  *                          |                         +--> STOPPING --all done, or grace over--+
- *                          `-- nobody can come ------+--> all done -------------------------+-> ENDING ->
- * finished
+ *                          `-- nobody can come ------+--> all done -------------------------+-> ENDING
+ *                                                                                                     |
+ *                                                                                                 finished
  *
  *   STARTING   no view since this node leads (who leads: node_moves.c). The register may hold one of an
- * earlier life: it gives the epoch to go on from, and survivors if there are any. RUNNING    the newest
- * committed view is node->view, and every agent is being told it until it reports that epoch. When so many
- * are lost that no plan is for those who are left, nothing changes until others come (is_short): survivors
- * keep their state, and wait. CHANGING   leader.changing: a ballot is under way. Nothing of the new view is
- * known to any worker. STOPPING   lost members still leave by a change; nobody joins any more. ENDING agents
- * are told to end until each says that it did, or its time is over.
+ *              earlier life: it gives the epoch to go on from, and survivors if there are any.
+ *   RUNNING    the newest committed view is node->view, and every agent is being told it until it reports
+ *              that epoch. When so many are lost that no plan is for those who are left, nothing changes
+ *              until others come (is_short): survivors keep their state, and wait.
+ *   CHANGING   leader.changing: a ballot is under way. Nothing of the new view is known to any worker.
+ *   STOPPING   lost members still leave by a change; nobody joins any more.
+ *   ENDING     agents are told to end until each says that it did, or its time is over.
  *
  * A worker, as its agent sees it (node_agent.c):
  *

@@ -22,7 +22,7 @@
  * Invariants, all checked by keel_tape_check:
  * - microbatches of a shard are added in ascending order, in each piece;
  * - the sum of a piece is begun when it is final; the next shard does not begin before the node in the
- * gradient buffer lies in a slot;
+ *   gradient buffer lies in a slot;
  * - a slot is read only while it holds a node, and written only while it holds none;
  * - all buckets are summed into one place that holds no node, and the update reads what was summed;
  * - every collective that is begun is waited for, once, and none is waited for before all are begun;
@@ -39,12 +39,12 @@
  * and backward are cut at exchanges too, so a segment is not a piece: the config says which bucket is final
  * behind which segment, and behind which something is exchanged. Sums and records are those of the ranks that
  * have the same slices. Then also
- * - an exchange follows its segment at once, and the next segment follows it, in every microbatch: members of
- * a tensor group have the same list of segments and the same shards to compute, so they exchange in one
- * order;
+ * - an exchange follows its segment at once, and the next segment follows it, in every microbatch: members
+ *   of a tensor group have the same list of segments and the same shards to compute, so they exchange in
+ *   one order;
  * - the squares of all slices are there, and all ranks have all sums (AGREE), before any rank updates:
- * whoever is past AGREE knows that every other one can do the update without data of others (of pieces: with
- * three numbers);
+ *   whoever is past AGREE knows that every other one can do the update without data of others (of pieces:
+ *   with three numbers);
  * - digests are exchanged behind the update, and the weights if they come from owners, and nothing follows.
  *
  * Gradients in windows (parallel.zero = 2). Buckets use the same memory one after the other: the sum of one
@@ -52,7 +52,7 @@
  * the last shard is in no place that could be held: who is interrupted computes it again. Those before it are
  * stored in slots, piece by piece, and are held. Then also
  * - no segment runs before the buckets are summed whose memory it uses; a rank that computes none waits for
- * these when the others do, since so many operations may be under way;
+ *   these when the others do, since so many operations may be under way;
  * - all but one of the missing shards are stored before the sums begin. */
 #ifndef KEEL_TAPE_H
 #define KEEL_TAPE_H

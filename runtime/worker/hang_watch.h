@@ -6,8 +6,8 @@
  *
  * The limit of a section follows what was measured:
  *
- *     limit = 20 x longest time of that section so far    at least the user's timeout, at most the stall
- * limit
+ *     limit = 20 x longest time of that section so far, but at least the user's timeout and at most the
+ *             stall limit
  *
  * and before a section was measured, or where a launch may compile, it is 5 timeouts, 8 times what the
  * warm-up took, which compiled everything, and 20 times what its measure makes the section expect. A slow

@@ -3,16 +3,16 @@
  *
  * All ranks draw the same conclusions from the same records, as in worker_sync.c:
  *
- *   1. Who was in the view before and is a step behind had all that leads to it (AGREE of the tape): it does
- * that step alone.
+ *   1. Who was in the view before and is a step behind had all that leads to it (AGREE of the tape): it
+ *      does that step alone.
  *   2. Ranks keep the slices of which they have the state, newcomers take those that fewest have
- * (plan/axes.h).
+ *      (plan/axes.h).
  *   3. A newcomer is healed by the ranks that have its slices, its column. Where some slices, or with
- * parallel.zero a share of their state, are nobody's any more, or all are cut otherwise, since too few ranks
- * are left, all go back to the newest snapshot, and the run says so: boxes of whole parameters, of which each
- * reads its share of what its column has now.
+ *      parallel.zero a share of their state, are nobody's any more, or all are cut otherwise, since too few
+ *      ranks are left, all go back to the newest snapshot, and the run says so: boxes of whole parameters,
+ *      of which each reads its share of what its column has now.
  *   4. All say what their weights are: the digest of the model is known, and a step whose end nobody could
- * tell is told.
+ *      tell is told.
  *
  * Sums that ranks keep of an interrupted step are dropped: the members of a data position compute together or
  * not at all. */

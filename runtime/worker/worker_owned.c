@@ -5,8 +5,8 @@
  *
  *   1. Who has the sums of a step that another one did, does it too, with that one's norm.
  *   2. The newest layout whose holders have together all of its shares, at the furthest step, is the one to
- * go on from. Every rank keeps what it still needs, and gets what it lacks (worker_moves.c): of weights those
- *      of others' pieces, where it has not all.
+ *      go on from. Every rank keeps what it still needs, and gets what it lacks (worker_moves.c): of
+ *      weights those of others' pieces, where it has not all.
  *   3. When all have what is theirs, what was before is forgotten. A view that ends earlier leaves one of the
  *      two whole.
  *   4. Where a share is lost with all its holders, all go back to the newest snapshot, and the run says so.

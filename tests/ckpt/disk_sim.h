@@ -3,15 +3,15 @@
  *
  * The model, which is what POSIX promises and no more:
  * - A write to a file, and a change of its size, is certain once fsync of that file returned 0. Until then
- * each sector of 512 bytes holds, independently, what was there or the state after any of the writes to it,
- * and the size is the one before or the one after any of them. Space that was never written holds zeros or
- *   whatever lay there before.
+ *   each sector of 512 bytes holds, independently, what was there or the state after any of the writes to
+ *   it, and the size is the one before or the one after any of them. Space that was never written holds
+ *   zeros or whatever lay there before.
  * - A name that was made, renamed or removed is certain once fsync of its directory returned 0. Until then
- * each of these changes happened or did not, independently of each other and of the file that it names. A
- * rename is one change.
- * - When fsync of a file fails, what it should have made certain is lost, while programs see it as if it were
- *   there. Names stay uncertain until an fsync of their directory works: a file system that cannot write its
- *   journal stops, and so do those on which a second fsync would say 0.
+ *   each of these changes happened or did not, independently of each other and of the file that it names. A
+ *   rename is one change.
+ * - When fsync of a file fails, what it should have made certain is lost, while programs see it as if it
+ *   were there. Names stay uncertain until an fsync of their directory works: a file system that cannot
+ *   write its journal stops, and so do those on which a second fsync would say 0.
  * No links; rename within one directory only. One disk is mounted at a time; paths begin at its root. */
 #ifndef KEEL_TESTS_CKPT_DISK_SIM_H
 #define KEEL_TESTS_CKPT_DISK_SIM_H

@@ -3,8 +3,8 @@
  *
  *     PLAN   = FAULT, or several with `;` between them, and blanks behind it
  *     FAULT  = KIND:KEY=VALUE[,KEY=VALUE]...      a key that takes no value stands alone: kill:all,step=3
- *     WHEN   = N (the Nth time, from 1), N+ (that and all after it), N/M (that, and after it every Mth), *
- * (all)
+ *     WHEN   = N (the Nth time, from 1), N+ (that and all after it), N/M (that, and after it every Mth),
+ *              * (all)
  *
  * A language is two tables: its kinds, and its keys with what they take and of which kinds they are. The
  * first keys are targets, what a fault is put on: a fault has exactly one, and each other key once at most.

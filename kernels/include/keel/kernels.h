@@ -488,15 +488,15 @@ enum keel_status keel_op_cross_entropy(struct keel_kernels *, const struct keel_
  * it. Whatever slices a rank has, all have the bits that keel_op_cross_entropy with all slices gives.
  *
  * 1. keel_op_cross_entropy_max: maxima[r] is the largest of the rank's columns; target_bits[r] the bits of
- * the target's logit, 0 where it is not among them. Between ranks: the largest of maxima, the sum of
- * target_bits as int32.
+ *    the target's logit, 0 where it is not among them. Between ranks: the largest of maxima, the sum of
+ *    target_bits as int32.
  * 2. keel_op_cross_entropy_part, for each node of the tree over slices that the rank has whole: sums[r] of
  *    exp(logit - maxima[r]) of the node's `count` columns, which begin with the rank's column `at`. Where
  *    exponentials is not NULL it gets them; it may be logits. Between ranks: the sum of sums in the tree,
- * nodes by nodes.
- * 3. keel_op_cross_entropy_end: with those of all ranks, row_loss and loss (NULL as above), the same on each
- * rank, and dlogits of the rank's columns, which hold the exponentials before. Targets are numbers in the
- * whole vocabulary. INVALID also where a rank's columns are not all in it. */
+ *    nodes by nodes.
+ * 3. keel_op_cross_entropy_end: with those of all ranks, row_loss and loss (NULL as above), the same on
+ *    each rank, and dlogits of the rank's columns, which hold the exponentials before. Targets are numbers
+ *    in the whole vocabulary. INVALID also where a rank's columns are not all in it. */
 struct keel_cross_entropy_max {
     uint32_t rows, columns, first_column, vocab;
     struct keel_buffer *logits, *targets, *maxima, *target_bits; /* the last three: rows */
