@@ -1,5 +1,8 @@
 /* json_scan.c - JSON (RFC 8259), token by token. */
 #include "json_scan.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEPTH_MAX = 120 };
@@ -188,8 +191,35 @@ bool keel_json_u64(struct keel_json_scan *scan, uint64_t *out)
     return true;
 }
 
+/* The number of these characters, which is one, is not beyond a double: readers of JSON refuse it otherwise. Its first
+ * digits, and by which power of ten they count. */
+static bool is_in_range(const char *at, const char *end)
+{
+    enum { DIGITS = 20, POWER_MAX = 1000000 };
+    char text[DIGITS + 32];
+    int64_t power = 0, exponent = 0;
+    size_t digits = 0;
+    bool fraction = false;
+    for (; at < end && *at != 'e' && *at != 'E'; at++) {
+        fraction = fraction || *at == '.';
+        if (*at == '.' || *at == '-')
+            continue;
+        const bool leading = digits == 0 && *at == '0', kept = !leading && digits < DIGITS;
+        if (kept)
+            text[digits++] = *at;
+        power += kept || leading ? -(int64_t)fraction : (int64_t)!fraction;
+    }
+    const bool negative = at < end && at[1] == '-';
+    for (at += at < end; at < end; at++)
+        if (*at >= '0' && *at <= '9' && exponent < POWER_MAX)
+            exponent = exponent * 10 + (*at - '0');
+    snprintf(text + digits, sizeof text - digits, "e%lld", (long long)(power + (negative ? -exponent : exponent)));
+    return digits == 0 || isfinite(strtod(text, NULL));
+}
+
 static bool skip_number(struct keel_json_scan *scan)
 {
+    const char *begin = scan->text + scan->at;
     if (at_one_of(scan, "-"))
         scan->at++;
     size_t from = scan->at, digits = take_digits(scan);
@@ -207,7 +237,7 @@ static bool skip_number(struct keel_json_scan *scan)
         if (take_digits(scan) == 0)
             return fail(scan, "a number has no exponent");
     }
-    return true;
+    return is_in_range(begin, scan->text + scan->at) || fail(scan, "a number beyond those of 64 bits");
 }
 
 static bool skip_word(struct keel_json_scan *scan, const char *word)

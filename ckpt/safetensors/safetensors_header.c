@@ -70,11 +70,12 @@ enum keel_safetensors_dtype keel_safetensors_from_ckpt(enum keel_ckpt_dtype dtyp
 /* UINT64_MAX: more than 64 bits count. */
 static uint64_t bits_of(const struct keel_safetensors_tensor *tensor)
 {
-    uint64_t bits = tensor->dtype < KEEL_SAFETENSORS_DTYPES ? dtypes[tensor->dtype].bits : 0;
+    const uint64_t bits = tensor->dtype < KEEL_SAFETENSORS_DTYPES ? dtypes[tensor->dtype].bits : 0;
+    uint64_t count = 1;
     for (uint32_t i = 0; i < tensor->dims; i++)
-        if (__builtin_mul_overflow(bits, tensor->shape[i], &bits))
+        if (__builtin_mul_overflow(count, tensor->shape[i], &count))
             return UINT64_MAX;
-    return bits;
+    return __builtin_mul_overflow(count, bits, &count) ? UINT64_MAX : count;
 }
 
 uint64_t keel_safetensors_bytes(const struct keel_safetensors_tensor *tensor)

@@ -465,6 +465,10 @@ static const struct {
     {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, 0, "comes twice"},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, 0, "comes twice"},
     {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]", 8, 0, "end of the list"},
+    {T(GOOD ",\"k\":1e309"), 8, 0, "beyond those of 64 bits"},
+    {T(GOOD ",\"k\":[-1.8E+308]"), 8, 0, "beyond those of 64 bits"},
+    {T(GOOD ",\"k\":0.00017976931348623159e312"), 8, 0, "beyond those of 64 bits"},
+    {T(GOOD ",\"k\":1e99999999999999999999"), 8, 0, "beyond those of 64 bits"},
     {"{\"t", 0, 0, "does not end"},
     {"{\"t\\", 0, 0, "escape"},
 };
@@ -503,6 +507,8 @@ START_TEST(what_the_format_allows_is_taken)
         {T("\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[0,0]"), 0, 1},
         {"{\"b\":{" GOOD "},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}", 9, 2},
         {"{\"b\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[8,8]},\"a\":{" GOOD "}}", 8, 2},
+        {T(GOOD ",\"k\":[1e308,-1.7976931348623157e308,1e-999,0e999,1e-99999999999999999999,17.97e307,0.0017e311]"), 8, 1},
+        {T("\"dtype\":\"U16\",\"shape\":[18446744073709551615,0],\"data_offsets\":[0,0]"), 0, 1},
         {"{\"\\ud83d\\udea2\\/\\t\":{" GOOD "}}", 8, 1}};
     char root[KEEL_PATH_BYTES], path[KEEL_PATH_BYTES];
     make_directory(root);
