@@ -282,6 +282,8 @@ static void tell_data(const struct keel_job *job, const struct keel_data *data)
     if (vocab > 0)
         printf(", %u %s", vocab, text ? "different tokens" : "classes");
     printf("\n");
+    if (keel_data_form(data)[0] != '\0')
+        printf("data: %s\n", keel_data_form(data));
     if (absent > 0)
         keel_log(
             KEEL_LOG_WARN,

@@ -157,6 +157,11 @@ uint64_t keel_data_val_samples(const struct keel_data *data)
     return data->val_count;
 }
 
+const char *keel_data_form(const struct keel_data *data)
+{
+    return data->form;
+}
+
 uint32_t keel_data_absent_classes(const struct keel_data *data)
 {
     return data->absent_classes;

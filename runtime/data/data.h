@@ -88,6 +88,8 @@ bool keel_data_is_right(const struct keel_data *data, void *const *inputs, uint3
 /* Likewise: the class of a sample, and how many there are. */
 uint32_t keel_data_class_of(const struct keel_data *data, void *const *inputs, uint32_t row);
 uint32_t keel_data_class_count(const struct keel_data *data);
+/* Of token files how they were understood, in words; else empty. */
+const char *keel_data_form(const struct keel_data *data);
 
 /* Of texts and token files: the bytes of a token, in `scratch` or as long as the data are open; of token
  * files without a tokenizer its number and a blank. And the token that generated text goes on from: a line's

@@ -257,6 +257,20 @@ static enum keel_status open_other(struct keel_data *data, struct text *text, co
     return KEEL_OK;
 }
 
+/* How many have a header; a run tells it, since whoever wrote raw tokens may not know of any. */
+static void describe_files(const struct keel_token_files *files, uint32_t width, struct keel_data *data)
+{
+    size_t headers = 0;
+    for (size_t f = 0; f < files->count; f++)
+        headers += files->files[f].layout.first_byte > 0;
+    if (headers == files->count)
+        snprintf(data->form, sizeof data->form, "%zu token file%s with llm.c's header", headers,
+                 headers == 1 ? "" : "s");
+    else
+        snprintf(data->form, sizeof data->form, "%zu token file%s of raw numbers of %u bits%s", files->count,
+                 files->count == 1 ? "" : "s", width * 8, headers == 0 ? "" : ", some with llm.c's header");
+}
+
 static enum keel_status open_files(struct keel_data *data, struct text *text, const struct keel_job *job,
                                    uint32_t width)
 {
@@ -279,6 +293,7 @@ static enum keel_status open_files(struct keel_data *data, struct text *text, co
     const uint64_t train_tokens = text->files.tokens;
     if (job->val_path[0] != '\0')
         KEEL_TRY(keel_token_files_add(&text->files, job->val_path, "data.val_path", width));
+    describe_files(&text->files, width, data);
     KEEL_TRY(look_at_files(data, text, job));
     text->read_below = text->tokens;
     if (job->val_path[0] != '\0' || text->tokenizer != NULL) {

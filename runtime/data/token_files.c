@@ -37,13 +37,26 @@ static enum keel_status parse_header(const uint8_t *at, uint64_t file_bytes, uin
     return KEEL_OK;
 }
 
+/* The magic's width where the file begins with a header, 0 where it does not (token_files.h). */
+static uint32_t header_width(const uint8_t *head, size_t count, uint64_t file_bytes)
+{
+    if (count < KEEL_TOKEN_HEAD_BYTES)
+        return 0;
+    const uint32_t magic = little_endian(head, 4), width = magic == MAGIC_16 ? 2 : magic == MAGIC_32 ? 4 : 0;
+    const uint64_t told = little_endian(head + 8, 4);
+    bool zeros = true;
+    for (size_t i = 12; i < KEEL_TOKEN_HEAD_BYTES; i++)
+        zeros = zeros && head[i] == 0;
+    return zeros || file_bytes == KEEL_TOKEN_HEAD_BYTES + told * width ? width : 0;
+}
+
 enum keel_status keel_token_layout_parse(const void *head, size_t count, uint64_t file_bytes, uint32_t width,
                                          const char *name, struct keel_token_layout *out)
 {
     struct keel_token_layout layout = {0, file_bytes / width, width};
-    const uint32_t magic = count >= KEEL_TOKEN_HEAD_BYTES ? little_endian(head, 4) : 0;
-    if (magic == MAGIC_16 || magic == MAGIC_32)
-        KEEL_TRY(parse_header(head, file_bytes, magic == MAGIC_16 ? 2 : 4, name, &layout));
+    const uint32_t of_header = header_width(head, count, file_bytes);
+    if (of_header != 0)
+        KEEL_TRY(parse_header(head, file_bytes, of_header, name, &layout));
     else if (file_bytes % width != 0)
         return keel_fail(KEEL_INVALID,
                          "%s: %llu bytes are no whole number of tokens of %u bytes: it was cut short, or "

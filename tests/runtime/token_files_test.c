@@ -292,6 +292,26 @@ START_TEST(files_that_are_not_what_they_should_be_are_refused_by_name)
 }
 END_TEST
 
+/* Raw tokens of 16 bits that begin with llm.c's magic, version and some count: the file's size tells that they are no
+ * header. */
+START_TEST(tokens_that_look_like_a_header_are_tokens)
+{
+    enum { COUNT = 600 };
+    uint32_t tokens[COUNT] = {20240520 & 0xffff, 20240520 >> 16, 1, 0, 70, 0};
+    for (uint32_t i = 6; i < COUNT; i++)
+        tokens[i] = i % 50;
+    write_raw("a.bin", tokens, COUNT);
+    open_as("a.bin", KEEL_DATA_UINT16);
+    ck_assert_str_eq(keel_data_form(data), "1 token file of raw numbers of 16 bits");
+    ck_assert_uint_eq(keel_data_train_samples(data) + keel_data_val_samples(data), COUNT - 2 * BLOCK);
+    tokens[4] = (COUNT * 2 - KEEL_TOKEN_HEAD_BYTES) / 2; /* as many as there are behind it: a header */
+    write_raw("a.bin", tokens, COUNT);
+    open_as("a.bin", KEEL_DATA_UINT16);
+    ck_assert_str_eq(keel_data_form(data), "1 token file with llm.c's header");
+    ck_assert_uint_eq(keel_data_vocab(data), 50);
+}
+END_TEST
+
 START_TEST(tokens_above_all_vocabularies_are_another_format)
 {
     uint32_t tokens[LETTERS] = {0};
@@ -401,6 +421,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_text_may_have_one_of_its_own_too);
     tcase_add_test(tc, masked_samples_are_made_of_token_files_too);
     tcase_add_test(tc, files_that_are_not_what_they_should_be_are_refused_by_name);
+    tcase_add_test(tc, tokens_that_look_like_a_header_are_tokens);
     tcase_add_test(tc, tokens_above_all_vocabularies_are_another_format);
     tcase_add_test(tc, a_file_that_is_cut_written_to_or_replaced_is_told);
     tcase_add_test(tc, twelve_gigabytes_are_opened_and_read_in_little_memory);

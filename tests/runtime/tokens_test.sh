@@ -53,6 +53,7 @@ check "the text's vocabulary is theirs" [ "$(sed -n 's/^data: .*, \([0-9]* diffe
 cd "$root/data" || exit 1
 train llmc --ranks 1 --set 'data.path=llmc_train_*.bin' --set 'data.val_path=llmc_val_*.bin'
 check "so have llm.c's, named by a pattern" same_bits "$root/letters" "$root/llmc"
+check "a run tells how it understood each" sh -c "grep -q '^data: 2 token files with llm.c.s header' '$root/llmc.log' && grep -q '^data: 2 token files of raw numbers of 16 bits' '$root/nanogpt.log'"
 cd "$root" || exit 1
 train llmc --ranks 2 --set "data.path=$root/data/llmc_train_*.bin" --set "data.val_path=$root/data/llmc_val_*.bin" --set train.steps=14
 check "which is found from another folder too" [ "$(steps "$root/llmc" | wc -l)" -eq 14 ]
