@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const unsigned codes_of[KEEL_ANSWER_CODES] = {200, 400, 404, 405, 413, 500, 503};
+static const unsigned codes_of[KEEL_ANSWER_CODES] = {200, 400, 404, 405, 413, 500, 501, 503};
 
 void keel_answer_count(struct keel_answer_codes *codes, unsigned code)
 {

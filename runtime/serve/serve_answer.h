@@ -6,7 +6,7 @@
 #include "serve.h"
 
 /* Answers by their code. */
-enum { KEEL_ANSWER_CODES = 7 };
+enum { KEEL_ANSWER_CODES = 8 };
 struct keel_answer_codes {
     uint64_t of[KEEL_ANSWER_CODES];
 };

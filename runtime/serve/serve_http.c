@@ -204,7 +204,7 @@ static enum MHD_Result answer(struct exchange *exchange, unsigned code, const ch
         return MHD_NO;
     http->mhd->add_response_header(response, "Content-Type", type);
     if (code == MHD_HTTP_SERVICE_UNAVAILABLE) {
-        snprintf(seconds, sizeof seconds, "%u", keel_serve_figures(http->config.serve).free_in_s);
+        snprintf(seconds, sizeof seconds, "%u", keel_serve_free_in_s(http->config.serve));
         http->mhd->add_response_header(response, "Retry-After", seconds);
     }
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
@@ -456,9 +456,14 @@ static enum MHD_Result refuse_early(struct exchange *exchange, const char *url, 
     struct keel_http *http = exchange->http;
     const char *length =
         http->mhd->lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Content-Length");
+    const char *encoding =
+        http->mhd->lookup_connection_value(exchange->connection, MHD_HEADER_KIND, "Transfer-Encoding");
     if (ends_twice(exchange))
         return answer_error(exchange, MHD_HTTP_BAD_REQUEST,
                             "one Content-Length or Transfer-Encoding is wanted, and no blank before a colon");
+    /* Of any other libmicrohttpd reads until the client sends no more, which waits for its answer (RFC 9112, 6.1). */
+    if (encoding != NULL && strcasecmp(encoding, "chunked") != 0)
+        return answer_error(exchange, MHD_HTTP_NOT_IMPLEMENTED, "a Transfer-Encoding other than chunked is not read");
     exchange->route = find_route(url);
     if (exchange->route == NULL)
         return answer_error(exchange, MHD_HTTP_NOT_FOUND, "there are /v1/completions, /health and /metrics");

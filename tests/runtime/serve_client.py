@@ -127,17 +127,21 @@ BAD = [b"", b"{", b"[]", b"null", b'{"prompt":1}', b'{"prompt":"a","prompt":"b"}
        b'{"stop":""}', b'{"stop":["a","b","c","d","e"]}', b'{"stop":[1]}', b'{"stop":7}', b'{"echo":true}', b'{"model":"another"}', b'{"prompt":"\xff"}', b'{"prompt":"a\\u0000b"}', b"[" * 3000,
        b'{"max_tokens":100000}', b'{"prompt":"\xc3\xa9"}']
 TWO_ENDS = ["Content-Length: 1\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding : chunked\r\n"]  # beside the right length
-bad = itertools.cycle([(body, "") for body in BAD] + [(b"2\r\n{}\r\n0\r\n\r\n", end) for end in TWO_ENDS])
+UNREAD = ["gzip", "identity", "gzip, chunked", "chunked;x=1"]  # encodings that no length is known of: not waited for
+bad = itertools.cycle([(None, f"Transfer-Encoding: {e}\r\n") for e in UNREAD] + [(body, "") for body in BAD] + [(b"2\r\n{}\r\n0\r\n\r\n", end) for end in TWO_ENDS])
 
 
 def broken(_):
     with lock:
         body, extra = next(bad)
     with connect() as s:
-        post(s, body, extra)
+        if body is None:
+            s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{extra}\r\n".encode())
+        else:
+            post(s, body, extra)
         code, _, answer = split(read_all(s))
-    right = code == 400 and b'"error"' in answer
-    return note("broken", None if right else f"{extra} {body[:40]}: status {code} {answer[:200]}")
+    right = code == (501 if body is None else 400) and b'"error"' in answer
+    return note("broken", None if right else f"{extra} {(body or b'')[:40]}: status {code} {answer[:200]}")
 
 
 def oversized(n):
