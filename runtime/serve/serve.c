@@ -1,5 +1,6 @@
 /* serve.c - see serve.h. */
 #include "serve.h"
+#include "serve_wait.h"
 #include <keel/clock.h>
 #include <keel/memory.h>
 #include <keel/thread.h>
@@ -41,8 +42,8 @@ struct keel_serve {
     /* Guarded by the lock. */
     struct keel_serve_ticket *first, *last;
     struct keel_serve_figures figures;
-    uint64_t step_ns; /* the last one */
-    uint32_t soonest; /* tokens until the next text is whole, at most */
+    uint64_t step_ns; /* a mean of the last ones */
+    uint64_t *left;   /* by slot: steps until it is free; behind them as many, to count with */
     bool draining;
     bool some_left; /* a ticket was given up since the thread looked at those that wait */
     enum keel_status status;
@@ -259,6 +260,7 @@ static void end_slot(struct keel_serve *serve, struct slot *slot, enum keel_stat
 {
     keel_writing_end(&slot->text);
     keel_mutex_lock(&serve->lock);
+    serve->left[slot - serve->slots] = 0;
     slot->ticket->stopped = slot->text.stopped;
     end_ticket(slot->ticket, status);
     serve->figures.active--;
@@ -301,6 +303,13 @@ static void leave_queue(struct keel_serve *serve)
     keel_mutex_unlock(&serve->lock);
 }
 
+/* Of a request that waits. Where nothing is kept, a prompt costs no step of its own. */
+static uint64_t steps_of(const struct keel_serve *serve, const struct keel_serve_ticket *ticket)
+{
+    const uint32_t unread = serve->config.decodes && ticket->prompt_count > 0 ? ticket->prompt_count : 1;
+    return keel_serve_steps(unread, ticket->request.tokens, serve->config.prompt_rows);
+}
+
 static void fill_slots(struct keel_serve *serve)
 {
     for (uint32_t i = 0; i < serve->config.slots; i++) {
@@ -309,6 +318,7 @@ static void fill_slots(struct keel_serve *serve)
         if (slot->ticket == NULL) {
             keel_mutex_lock(&serve->lock);
             ticket = take_next(serve);
+            serve->left[i] = ticket != NULL ? steps_of(serve, ticket) : 0;
             keel_mutex_unlock(&serve->lock);
         }
         const enum keel_status status = ticket != NULL ? begin_text(serve, slot, ticket) : KEEL_OK;
@@ -397,17 +407,17 @@ static enum keel_status predict(struct keel_serve *serve)
     return KEEL_OK;
 }
 
-/* Steps until a slot is free, of those that are taken. */
-static uint32_t soonest_end(const struct keel_serve *serve)
+/* With the lock held. */
+static void count_left(struct keel_serve *serve)
 {
-    uint32_t least = UINT32_MAX;
     for (uint32_t i = 0; i < serve->config.slots; i++) {
         const struct slot *slot = &serve->slots[i];
-        const uint32_t all = slot->text.of.prompt_count + slot->text.of.tokens;
-        const uint32_t left = slot->ticket == NULL ? 0 : all - slot->fed;
-        least = left < least ? left : least;
+        const struct keel_writing *text = &slot->text;
+        const uint32_t unread = serve->config.decodes ? text->count - slot->fed : 1;
+        serve->left[i] = slot->ticket == NULL ? 0
+                                              : keel_serve_steps(unread, text->of.tokens - text->drawn,
+                                                                 serve->config.prompt_rows);
     }
-    return least;
 }
 
 static enum keel_status step(struct keel_serve *serve)
@@ -415,12 +425,11 @@ static enum keel_status step(struct keel_serve *serve)
     const uint64_t begun_ns = keel_now_ns();
     const enum keel_status status = serve->config.decodes ? decode(serve) : predict(serve);
     const uint64_t took_ns = keel_now_ns() - begun_ns;
-    const uint32_t soonest = soonest_end(serve);
     keel_mutex_lock(&serve->lock);
     serve->figures.steps++;
     serve->figures.busy_s += (double)took_ns / 1e9;
-    serve->step_ns = took_ns;
-    serve->soonest = soonest;
+    serve->step_ns = serve->step_ns == 0 ? took_ns : (7 * serve->step_ns + took_ns) / 8;
+    count_left(serve);
     keel_mutex_unlock(&serve->lock);
     return status;
 }
@@ -483,6 +492,7 @@ static enum keel_status allocate(struct keel_serve *serve)
     KEEL_TRY(keel_alloc(serve->config.slots, sizeof *serve->slots, &serve->slots));
     const struct keel_serve_config *config = &serve->config;
     const uint32_t rows = config->slots > config->prompt_rows ? config->slots : config->prompt_rows;
+    KEEL_TRY(keel_alloc(2 * (uint64_t)config->slots, sizeof *serve->left, &serve->left));
     KEEL_TRY(keel_alloc(rows, sizeof *serve->tokens, &serve->tokens));
     KEEL_TRY(keel_alloc(rows, sizeof *serve->positions, &serve->positions));
     return keel_alloc(rows, sizeof *serve->of, &serve->of);
@@ -531,6 +541,7 @@ enum keel_status keel_serve_destroy(struct keel_serve *serve)
     keel_free(serve->tokens);
     keel_free(serve->positions);
     keel_free(serve->of);
+    keel_free(serve->left);
     keel_free(serve);
     return status;
 }
@@ -538,10 +549,20 @@ enum keel_status keel_serve_destroy(struct keel_serve *serve)
 struct keel_serve_figures keel_serve_figures(struct keel_serve *serve)
 {
     keel_mutex_lock(&serve->lock);
-    struct keel_serve_figures figures = serve->figures;
-    const uint32_t turns = 1 + figures.queued / serve->config.slots;
-    const double free_in_s = (double)serve->step_ns * 1e-9 * serve->soonest * turns;
+    const struct keel_serve_figures figures = serve->figures;
     keel_mutex_unlock(&serve->lock);
-    figures.free_in_s = free_in_s < 1 ? 1 : free_in_s > 600 ? 600 : (uint32_t)free_in_s;
     return figures;
+}
+
+uint32_t keel_serve_free_in_s(struct keel_serve *serve)
+{
+    const uint32_t slots = serve->config.slots;
+    keel_mutex_lock(&serve->lock);
+    uint64_t *left = serve->left + slots;
+    memcpy(left, serve->left, slots * sizeof *left);
+    for (const struct keel_serve_ticket *ticket = serve->first; ticket != NULL; ticket = ticket->next)
+        (void)keel_serve_wait(left, slots, steps_of(serve, ticket));
+    const double free_in_s = (double)serve->step_ns * 1e-9 * (double)keel_serve_wait(left, slots, 0);
+    keel_mutex_unlock(&serve->lock);
+    return free_in_s < 1 ? 1 : free_in_s > 600 ? 600 : (uint32_t)free_in_s;
 }
