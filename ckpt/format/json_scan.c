@@ -191,8 +191,8 @@ bool keel_json_u64(struct keel_json_scan *scan, uint64_t *out)
     return true;
 }
 
-/* The number of these characters, which is one, is not beyond a double: readers of JSON refuse it otherwise. Its first
- * digits, and by which power of ten they count. */
+/* The number of these characters, which is one, is not beyond a double: readers of JSON refuse it otherwise.
+ * By its first digits, and the power of ten by which they count. */
 static bool is_in_range(const char *at, const char *end)
 {
     enum { DIGITS = 20, POWER_MAX = 1000000 };
@@ -213,7 +213,8 @@ static bool is_in_range(const char *at, const char *end)
     for (at += at < end; at < end; at++)
         if (*at >= '0' && *at <= '9' && exponent < POWER_MAX)
             exponent = exponent * 10 + (*at - '0');
-    snprintf(text + digits, sizeof text - digits, "e%lld", (long long)(power + (negative ? -exponent : exponent)));
+    snprintf(text + digits, sizeof text - digits, "e%lld",
+             (long long)(power + (negative ? -exponent : exponent)));
     return digits == 0 || isfinite(strtod(text, NULL));
 }
 

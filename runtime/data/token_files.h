@@ -3,8 +3,8 @@
  * A file is raw numbers of 16 or 32 bits, little-endian (nanoGPT's train.bin), or begins with llm.c's header:
  * 256 numbers of 32 bits, of which the first three are the magic 20240520, version 1 and the count of tokens
  * of 16 bits; or 20240801, version 7, of 32 bits. Raw tokens may begin with the same bytes. So it is a header
- * where the file has exactly as many tokens behind it as it tells of, or where all its other numbers are 0, as
- * llm.c writes them: the file was cut then, or is of another version, and is refused.
+ * where the file has exactly as many tokens behind it as it tells of, or where all its other numbers are 0,
+ * as llm.c writes them: the file was cut then, or is of another version, and is refused.
  *
  * Files are read a window at a time (data_file.h), so their number has no limit but FILES_MAX. Each read
  * compares size and time of the file with those at open.

@@ -74,9 +74,10 @@ struct keel_serve_figures {
     double request_s; /* from taken to done, summed over `done`; below[i] of them within bound i */
 };
 struct keel_serve_figures keel_serve_figures(struct keel_serve *serve);
-/* Seconds, from 1 to 600, until a request may begin that comes now: by the steps that the texts that are computed, and
- * then those that wait, have left (their tokens to draw, and their prompts as the model reads them), each in the slot
- * that is free first, and by how long a step took of late. None ends early by a stop, is what that takes for granted. */
+/* Seconds, from 1 to 600, until a request may begin that comes now: by the steps that the texts that are
+ * computed, and then those that wait, have left (their tokens to draw, and their prompts as the model reads
+ * them), each in the slot that is free first, and by how long a step took of late. A text that a stop ends
+ * takes less. Any thread. */
 uint32_t keel_serve_free_in_s(struct keel_serve *serve);
 
 #endif

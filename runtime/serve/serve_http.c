@@ -461,9 +461,11 @@ static enum MHD_Result refuse_early(struct exchange *exchange, const char *url, 
     if (ends_twice(exchange))
         return answer_error(exchange, MHD_HTTP_BAD_REQUEST,
                             "one Content-Length or Transfer-Encoding is wanted, and no blank before a colon");
-    /* Of any other libmicrohttpd reads until the client sends no more, which waits for its answer (RFC 9112, 6.1). */
+    /* Of any other libmicrohttpd reads until the client sends no more, which waits for its answer (RFC 9112,
+     * 6.1). */
     if (encoding != NULL && strcasecmp(encoding, "chunked") != 0)
-        return answer_error(exchange, MHD_HTTP_NOT_IMPLEMENTED, "a Transfer-Encoding other than chunked is not read");
+        return answer_error(exchange, MHD_HTTP_NOT_IMPLEMENTED,
+                            "a Transfer-Encoding other than chunked is not read");
     exchange->route = find_route(url);
     if (exchange->route == NULL)
         return answer_error(exchange, MHD_HTTP_NOT_FOUND, "there are /v1/completions, /health and /metrics");

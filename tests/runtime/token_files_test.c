@@ -292,8 +292,8 @@ START_TEST(files_that_are_not_what_they_should_be_are_refused_by_name)
 }
 END_TEST
 
-/* Raw tokens of 16 bits that begin with llm.c's magic, version and some count: the file's size tells that they are no
- * header. */
+/* Raw tokens of 16 bits that begin with llm.c's magic, version and some count: the file's size tells that
+ * they are no header. */
 START_TEST(tokens_that_look_like_a_header_are_tokens)
 {
     enum { COUNT = 600 };

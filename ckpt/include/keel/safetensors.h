@@ -74,9 +74,9 @@ struct keel_safetensors;
  * Blocks.
  *
  * Refused as CORRUPT, with one message that names file and tensor: a file shorter than its header says or
- * longer than its tensors need; a header that is empty, does not begin with '{' (as the format wants, though its own
- * reader lets blanks pass), is no UTF-8 or no JSON, or has a string with U+0000 (at which names end here, so
- * that two would be one); a name twice; a shape whose bytes do not fit into 64 bits
+ * longer than its tensors need; a header that is empty, does not begin with '{' (as the format wants, though
+ * its own reader lets blanks pass), is no UTF-8 or no JSON, or has a string with U+0000 (at which names end
+ * here, so that two would be one); a name twice; a shape whose bytes do not fit into 64 bits
  * or are not those of its data_offsets; bytes that two tensors share, or none has; an index that names a file
  * outside of its directory, a tensor that is not in the file where it should be, a file with tensors that it
  * does not name, or a total_size that is not theirs. UNSUPPORTED: a dtype that is not in the list above.
