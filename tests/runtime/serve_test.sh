@@ -37,6 +37,13 @@ ended() { # CODE: the server ends so
 ask() { # JSON [ARGUMENTS...]: the answer's body in $root/answer
     curl -s --max-time 120 "http://127.0.0.1:$port/v1/completions" -d "$@" >"$root/answer"
 }
+# until_figure NAME NUMBER: the metrics have it; or the server is gone, or it never comes.
+until_figure() {
+    for _ in $(seq 1200); do
+        [ "$(curl -s --max-time 120 "http://127.0.0.1:$port/metrics" | sed -n "s/^keel_serve_$1 //p")" != "$2" ] && kill -0 $server 2>/dev/null || break
+        sleep 0.05
+    done
+}
 text_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["choices"][0]["text"], end="")' "$1"; }
 expect() { # DIR JSON ARGUMENTS...: what keel sample says to that is what is expected
     dir=$1 request=$2
@@ -70,10 +77,20 @@ check "health" sh -c "curl -s http://127.0.0.1:$port/health | grep -q '\"status\
 check "metrics have a type each" sh -c "curl -s http://127.0.0.1:$port/metrics | awk '/^# TYPE/ { t[\$3] = 1 } /^[a-z]/ { n = \$1; sub(/[{].*/, \"\", n); sub(/_(bucket|sum|count)\$/, \"\", n); if (!t[n]) exit 1 }'"
 curl -s "http://127.0.0.1:$port/metrics" >"$root/metrics"
 check "those who left were given up" grep -q '^keel_serve_given_up_total [1-9]' "$root/metrics"
-for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
-    curl -s -i --max-time 120 "http://127.0.0.1:$port/v1/completions" -d "{\"max_tokens\":300,\"seed\":$i}" >"$root/many.$i" &
-    many="${many:-} $!"
-done
+many= # three that are computed, four that wait, five for whom there is no place
+several() { # TOKENS SEED...
+    tokens=$1
+    shift
+    for i; do
+        curl -s -i --max-time 120 "http://127.0.0.1:$port/v1/completions" -d "{\"max_tokens\":$tokens,\"seed\":$i}" >"$root/many.$i" &
+        many="$many $!"
+    done
+}
+several 1500 1 2 3
+until_figure active 3
+several 300 4 5 6 7
+until_figure queued 4
+several 300 8 9 10 11 12
 wait $many
 check "a full queue is said by 503" grep -q '^HTTP/1.1 503' "$root"/many.*
 check "with the seconds to wait" grep -qi '^Retry-After: [1-9]' "$root"/many.*
@@ -119,7 +136,7 @@ client=$!
 until grep -qs data: "$root/stream"; do kill -0 $client || break; sleep 0.1; done
 ask '{"max_tokens":700,"seed":4}' &
 second=$!
-sleep 0.5
+until_figure active 2
 kill -TERM $server
 check "a signal ends it" ended 0
 wait $client $second

@@ -14,6 +14,15 @@ run() {
         --set train.steps=20 --set train.decay_steps=20 --set snapshot.every=10 "$@" >"$root/log" 2>&1
     code=$?
 }
+# unhurried DIR WORDS...: the same, where each snapshot is written before the next is due: again with slower steps where one
+# was passed over, as on a disk that is slow just then.
+unhurried() {
+    for ms in 1 50 500 2000; do
+        rm -rf "${root:?}/$1"
+        run "$@" --drill "slow:rank=0,step=1,ms=$ms,steps=1000"
+        grep -q snapshot-skipped "$out/events.jsonl" || break
+    done
+}
 explain() { echo "snapshots $(snapshots)" && tail -n 4 "$root/log" "$out/events.jsonl"; }
 done_well() { [ "$code" -eq 0 ]; }
 # event NAME WORDS COUNT
@@ -45,7 +54,7 @@ check "and committed" are "20 11 "
 check "the training took no notice" same_bits "$root/plain" "$out"
 
 block two 10
-run two --ranks 2 --set train.microbatches=64 # steps that outlast the write on the other
+run two --ranks 2 --drill slow:rank=1,step=11,ms=2000 # in which the other's write ends
 check "a run of two ranks with a snapshot that fails on one ends well" done_well
 check "both take it again" event snapshot-again 'try 1 of 3' 1
 check "and it is committed" event snapshot '"status":"OK"' 2
@@ -59,7 +68,7 @@ check "which is committed" are "20 "
 
 # One rank fails again and again: what the other wrote must not stay until some snapshot is committed.
 shards_left() { find "$out/ckpt" -name 'rank-*.keel' -type f | wc -l; }
-block leaks 10 11 12 13 20
+block leaks 10 11 12 13 14 15 16 17 18 19 20 # it is tried again when the other's write has ended
 run leaks --ranks 2 --set train.microbatches=64
 check "a run whose snapshots all fail on one rank says that its end is not kept" test "$code" -eq 1
 check "nothing is committed" are ""
@@ -74,9 +83,9 @@ block never 10
 run never --set snapshot.retry=0
 check "with snapshot.retry = 0 it is waited for at once" are "20 "
 
-run kept --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_every=20
+unhurried kept --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_every=20
 check "keep_every keeps more than the newest" are "50 40 20 "
-run young --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_within_s=3600
+unhurried young --set train.steps=50 --set snapshot.keep=2 --set snapshot.keep_within_s=3600
 check "keep_within_s keeps the young" are "50 40 30 20 10 "
 
 run delta --set snapshot.codec=delta --set train.microbatches=16
@@ -118,9 +127,15 @@ run behind --ranks 2 --set snapshot.every=2 --set snapshot.bandwidth_bytes_s=150
 check "a run that snapshots faster than it can write ends well" done_well
 check "some were passed over" sh -c "grep -q snapshot-skipped '$out/events.jsonl'"
 check "and what is there is committed" tidy
-# A rank dies between its shard and the commit: the others do the step again, and save it again.
-run redo --ranks 2 --drill kill:rank=1,step=11,at=snapshot --set snapshot.every=5 --set cluster.timeout_s=2
-check "a run that does a saved step again ends well" done_well
+# A rank dies while it takes its share of a snapshot, which the other writes: nobody commits that one.
+for try in 1 2 3 4 5; do # a machine that is busy lets a run begin without a rank
+    rm -rf "$root/torn"
+    run torn --ranks 2 --drill kill:rank=1,step=10,at=snapshot --set cluster.timeout_s=2
+    [ ! -s "$out/drills.jsonl" ] || break
+done
+check "a run that loses a rank in a snapshot ends well" done_well
+check "and has lost it there" [ -s "$out/drills.jsonl" ]
+check "that snapshot is not there" are "20 "
 check "and leaves nothing else" tidy
 check "and loses no bits by it" same_bits "$root/plain" "$out"
 
