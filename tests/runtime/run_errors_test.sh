@@ -99,7 +99,7 @@ expect "unknown command" 2 "no command"
 # ---- the directory ----
 try run "$job" --out /proc/nowhere;                        expect "a directory that cannot be made" 3 "/proc/nowhere"
 # It is to have the snapshots of steps 8 and 12: a disk that is slow just then lets it pass over one.
-for life in 1 2 3 4 5 6 7 8; do
+for _ in 1 2 3 4 5 6 7 8; do
     rm -rf "$root/run"
     try run "$job" --out "$root/run"
     grep -q snapshot-skipped "$root/run/events.jsonl" || break

@@ -128,7 +128,7 @@ check "a run that snapshots faster than it can write ends well" done_well
 check "some were passed over" sh -c "grep -q snapshot-skipped '$out/events.jsonl'"
 check "and what is there is committed" tidy
 # A rank dies while it takes its share of a snapshot, which the other writes: nobody commits that one.
-for try in 1 2 3 4 5; do # a machine that is busy lets a run begin without a rank
+for _ in 1 2 3 4 5; do # a machine that is busy lets a run begin without a rank
     rm -rf "$root/torn"
     run torn --ranks 2 --drill kill:rank=1,step=10,at=snapshot --set cluster.timeout_s=2
     [ ! -s "$out/drills.jsonl" ] || break
