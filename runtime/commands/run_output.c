@@ -63,17 +63,26 @@ static const struct place *place_of(const struct keel_output *output, const stru
     return row != NULL ? &row[member->local] : &unknown;
 }
 
-/* With the devices of the ranks of that view, in order. */
+/* The devices of the ranks of the newest view, in their order: [[device, ranks], ...], one for neighbours that
+ * have the same, so that a line does not grow with the ranks. */
+static json_t *boards_of(const struct keel_output *output)
+{
+    json_t *boards = json_array();
+    for (uint32_t first = 0, next; first < output->members; first = next) {
+        const char *device = place_of(output, &output->carriers[first])->device;
+        for (next = first + 1; next < output->members &&
+                               strcmp(place_of(output, &output->carriers[next])->device, device) == 0;)
+            next++;
+        json_array_append_new(boards, json_pack("[s, i]", device, (int)(next - first)));
+    }
+    return boards;
+}
+
 static void write_metric(struct keel_output *output, const struct keel_step_record *record, bool is_new)
 {
-    json_t *line = keel_metric_of(output->job, record), *boards = json_array();
-    for (uint32_t i = 0; i < output->members; i++) {
-        const struct keel_member *member = &output->carriers[i];
-        json_array_append_new(boards, json_string(place_of(output, member)->device));
-    }
+    json_t *line = keel_metric_of(output->job, record);
     if (line != NULL && record->epoch == output->epoch)
-        json_object_set(line, "boards", boards);
-    json_decref(boards);
+        json_object_set_new(line, "boards", boards_of(output));
     keel_output_put(output, line, is_new);
 }
 

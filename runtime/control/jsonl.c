@@ -15,7 +15,7 @@
 enum {
     WAITING_BYTES_MAX = 64 << 20,
     CHUNK_BYTES = 256 << 10,
-    LINE_BYTES_MAX = 64 << 20, /* a metric that names 4,096 boards has half a megabyte */
+    LINE_BYTES_MAX = 64 << 20, /* a view of 32,768 ranks has 0.2 of them */
     BACK_BYTES_MAX = 64 << 20  /* so far back a line is looked for */
 };
 

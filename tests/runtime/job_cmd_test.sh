@@ -18,6 +18,12 @@ check "a file is refused" '[ $code -eq 2 ] && grep -q "$text: is a file; give th
 code=$?
 check "no command is wrong use" [ $code -eq 2 ]
 
+# What --json may say is on the page.
+keys=$(sed -n 's/.*keel_json_[a-z]*(&json, "\([a-z_]*\)".*/\1/p' "$here/../../runtime/commands/job_cmd.c" | sort -u)
+explained() { sed -n '/^\.It Fl -json/,/^\.El/p' "$here/../../runtime/man/keel-job.1" | tr -s ' ,\n' '\n' | grep -qx "$1"; }
+missing=$(for key in $keys; do explained "$key" || echo "$key"; done)
+check "all of them, but for: $missing" '[ -n "$keys" ] && [ -z "$missing" ]'
+
 # Longer than the test, so that it is stopped on its way.
 "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --out "$out" --set cluster.device=host --ranks 2 \
     --set train.steps=100000 --set train.eval_every=0 --set snapshot.every=5 >"$out.log" 2>&1 &

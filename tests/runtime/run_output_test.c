@@ -561,8 +561,57 @@ START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
 }
 END_TEST
 
+/* The ranks of a view, eight on a node, have this board but the last, which has the reference: as their workers
+ * say it. */
+static void begin_view(struct keel_output *output, uint16_t ranks)
+{
+    static struct keel_view none, view;
+    const struct keel_launch_report report = keel_output_report(output);
+    view.epoch = 1;
+    view.member_count = ranks;
+    for (uint16_t rank = 0; rank < ranks; rank++) {
+        char note[128];
+        const uint16_t node = (uint16_t)(1 + rank / 8);
+        const uint8_t local = rank % 8;
+        const int bytes = snprintf(
+            note, sizeof note, "{\"event\":\"board\",\"host\":\"h%u\",\"board\":\"Acme\",\"device\":\"%s\"}",
+            (unsigned)node, rank < ranks - 1 ? "acme:0" : "host");
+        view.members[rank] =
+            (struct keel_member){.rank = rank, .node = node, .local = local, .incarnation = 256};
+        report.note(report.context, node, local, (const uint8_t *)note, (uint32_t)bytes);
+    }
+    report.view(report.context, &none, &view, KEEL_CAUSE_START, 1, 1);
+}
+
+/* Each step says which rank had which board; what is equal is said once, at the largest run too. */
+START_TEST(a_line_does_not_grow_with_ranks_of_the_same_board)
+{
+    static const uint16_t ranks[] = {8, 64, 4096, KEEL_MEMBERS_MAX};
+    const struct keel_step_record record = {.step = 1, .loss_bits = 1, .digest = 1, .epoch = 1};
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
+        struct keel_output *output;
+        char *text, wanted[64];
+        size_t bytes;
+        begin("");
+        ck_ok(keel_output_open(directory, &job, NULL, &output));
+        begin_view(output, ranks[i]);
+        const struct keel_launch_report report = keel_output_report(output);
+        report.step(report.context, &record);
+        keel_output_close(output);
+        ck_ok(keel_file_read(metrics, 1 << 20, &text, &bytes));
+        printf("note: %u ranks: a line of %zu bytes\n", ranks[i], bytes);
+        snprintf(wanted, sizeof wanted, "\"boards\":[[\"acme:0\",%d],[\"host\",1]]", ranks[i] - 1);
+        ck_assert_msg(strstr(text, wanted) != NULL, "no %s in %.400s", wanted, text);
+        ck_assert_uint_lt(bytes, 400);
+        keel_free(text);
+        ck_ok(keel_remove_tree(directory));
+    }
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, a_line_does_not_grow_with_ranks_of_the_same_board);
     tcase_add_test(tc, who_has_finished_is_not_lost);
     tcase_add_test(tc, who_takes_over_tells_each_note_and_each_snapshot_once);
     tcase_add_test(tc, who_takes_over_knows_what_was_gone_back_from_and_what_is_run_again);
