@@ -63,8 +63,8 @@ static const struct place *place_of(const struct keel_output *output, const stru
     return row != NULL ? &row[member->local] : &unknown;
 }
 
-/* The devices of the ranks of the newest view, in their order: [[device, ranks], ...], one for neighbours that
- * have the same, so that a line does not grow with the ranks. */
+/* The devices of the ranks of the newest view, in their order: [[device, ranks], ...], one for neighbours
+ * that have the same, so that a line does not grow with the ranks. */
 static json_t *boards_of(const struct keel_output *output)
 {
     json_t *boards = json_array();

@@ -561,8 +561,8 @@ START_TEST(who_leads_elsewhere_is_known_as_long_as_it_says_so)
 }
 END_TEST
 
-/* The ranks of a view, eight on a node, have this board but the last, which has the reference: as their workers
- * say it. */
+/* The ranks of a view, eight on a node, have one board but the last, which has the reference: as their
+ * workers say it. */
 static void begin_view(struct keel_output *output, uint16_t ranks)
 {
     static struct keel_view none, view;
