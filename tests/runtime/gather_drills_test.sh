@@ -32,7 +32,7 @@ for at in forward gather reduce commit spread snapshot; do
     [ $at != snapshot ] || second=6 # which takes one, as step 3 does
     for kind in one whole; do
         [ $kind = one ] && job="$one" || job="$small"
-        drill "$kind-$at" $job $three --ranks 4 --drill "kill:rank=1,step=3,at=$at" \
+        strike "$kind-$at" $job $three --ranks 4 --drill "kill:rank=1,step=3,at=$at" \
             --drill "kill:rank=2,step=$second,at=$at"
         check "$kind: ranks are lost at $at" [ $? -eq 0 ]
         check "$kind: ranks are lost at $at: the same bits" same_bits "$root/$kind" "$out"

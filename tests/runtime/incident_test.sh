@@ -89,8 +89,8 @@ check "and name its rank" [ -n "$(event recovery | grep '"lost":\[{"rank":2,"nod
 start silent --ranks 2
 after_steps 40
 frozen=$(pids worker 1)
-kill -STOP $frozen
 begun=$(now)
+kill -STOP $frozen
 after_event recovery
 elapsed=$(since "$begun")
 stop
@@ -109,8 +109,8 @@ check "and tell restoring" between "$(field recovery restore_s)" 1e-9 "$(field r
 # ---- all is killed, and the same command goes on ----
 start everything --ranks 2
 after_steps 50
-kill_run "$out"
 begun=$(now)
+kill_run "$out"
 wait "$run" 2>/dev/null
 sleep 1
 start everything --ranks 2

@@ -155,7 +155,7 @@ check "and lack no more" '! grep -q lacks "$root/log"'
 (
     flock 9
     echo >"$root/holds"
-    sleep 8
+    for _ in $(seq 600); do grep -q 'have not ended yet' "$root/log" && break || sleep 0.1; done
 ) 9<>"$root/done/run.lock" &
 until [ -e "$root/holds" ]; do sleep 0.1; done
 status "$root/done"

@@ -28,14 +28,14 @@ before=$(lines "$root/away")
 after "$root/away" 3
 check "the run goes on" [ "$(lines "$root/away")" -gt "$before" ]
 mv "$root/away" "$out"
-sleep 0.5
+sleep 1 # 5 beats: it sees that it is back
 kill -KILL "$(lock_holders "$out/run.lock")"
 wait $run
 after "$out" 5
 check "when it is back who is killed is replaced" grep -q '"event":"leader"' "$out/events.jsonl"
 count=$(said)
 mv "$out" "$root/away"
-for try in 1 2 3 4 5 6 7 8 9 10; do [ "$(said)" -gt "$count" ] && break || sleep 0.2; done
+for _ in $(seq 20); do [ "$(said)" -gt "$count" ] && break || sleep 0.2; done # as old news it is due 15 s after the first time
 check "when it is away again that is news" [ "$(said)" -gt "$count" ]
 "$KEEL" job stop "$root/away" >"$root/log" 2>&1
 check "it is stopped where it is" '[ $? -eq 0 ] && grep -q "stopped (INTERRUPTED)" "$root/log"'

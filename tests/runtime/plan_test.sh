@@ -51,9 +51,9 @@ mkfifo "$root/pipe"
 "$KEEL" plan "$job" --set "data.path=$text" --json --dump --ranks 120 --set job.shards=240 >"$root/pipe" 2>"$root/err" &
 pid=$!
 exec 9<"$root/pipe"
-sleep 1
+dd bs=1 count=1 <&9 >"$root/log" 2>/dev/null # it has begun to say it
 kill -TERM $pid
-cat <&9 >"$root/log"
+cat <&9 >>"$root/log"
 exec 9<&-
 wait $pid
 check "an object that a signal interrupts is whole all the same" python3 -c "

@@ -54,6 +54,16 @@ says() { # says CODE WORDS COMMAND...: ends with that code, and says that
 # long: is all of it wanted (make test-long), and not a part for the sake of time?
 long() { [ -n "${KEEL_TEST_LONG:-}" ]; }
 
+# As drill, until all its drills came: a snapshot in which a rank is to die is passed over where the disk still writes the
+# one before.
+strike() {
+    for try in 1 2 3 4 5; do
+        rm -rf "${root:?}/$1"
+        drill "$@" || return 1
+        [ "$(echo "$*" | grep -o -e ' --drill ' | wc -l)" -ne "$(wc -l <"$out/drills.jsonl")" ] || break
+    done
+}
+
 # How many ranks the last drill lost: one that dies of another's loss is replaced, and leaves the same bits.
 lost() { grep -o '"event":"view".*"lost_ranks":[0-9]*' "$out/events.jsonl" | awk -F: '{ sum += $NF } END { print sum + 0 }'; }
 

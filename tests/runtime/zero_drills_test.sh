@@ -17,7 +17,7 @@ done
 for at in forward reduce commit spread snapshot; do
     second=5
     [ $at != snapshot ] || second=6 # which takes one, as step 3 does
-    drill "kill-$at" $zero --ranks 4 --drill "kill:rank=1,step=3,at=$at" --drill "kill:rank=2,step=$second,at=$at"
+    strike "kill-$at" $zero --ranks 4 --drill "kill:rank=1,step=3,at=$at" --drill "kill:rank=2,step=$second,at=$at"
     check "ranks are lost at $at" [ $? -eq 0 ]
     check "ranks are lost at $at: the same bits" same_bits "$root/whole" "$root/kill-$at"
     check "ranks are lost at $at: no third ($(lost))" [ "$(lost)" -eq 2 ]
@@ -80,14 +80,22 @@ done
 # Bytes that a rank sends in a step, where each has one node of the tree of sums: sums to their owners, copies of them,
 # weights to all; squares and records beside. Of most steps: now and then a step is told by a rank with other pieces.
 sent() { sed 's/.*"sent_bytes": *\([0-9]*\).*/\1/' "$root/$1/metrics.jsonl" | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'; }
+# A run that lost a rank, as where others keep the machine from it for a timeout, has steps of another plan: once more.
+calm() {
+    for try in 1 2 3 4 5; do
+        rm -rf "$root/$1"
+        drill "$@"
+        [ "$(lost)" -ne 0 ] || break
+    done
+}
 even="$small --set job.shards=4"
-drill sum-2 $even --set parallel.zero=0 --ranks 2
+calm sum-2 $even --set parallel.zero=0 --ranks 2
 flat=$(($(sent sum-2) / 4096 * 4096)) # of two ranks each sends all that it has, once
 for ranks in 2 4; do
-    drill "sent-$ranks" $even --set parallel.zero=1 --ranks $ranks
+    calm "sent-$ranks" $even --set parallel.zero=1 --ranks $ranks
     rest=$(($(sent "sent-$ranks") - flat * (2 * ranks - 1) / ranks))
     check "each of $ranks ranks sends 4 P (2 (n - 1) / n + 1 / n), and $rest bytes" [ "$rest" -ge 0 -a "$rest" -le 512 ]
-    drill "sent-$ranks-1" $even --set parallel.zero=1 --set parallel.holders=1 --ranks $ranks
+    calm "sent-$ranks-1" $even --set parallel.zero=1 --set parallel.holders=1 --ranks $ranks
     rest=$(($(sent "sent-$ranks-1") - flat * 2 * (ranks - 1) / ranks))
     check "without copies 4 P 2 (n - 1) / n, and $rest bytes" [ "$rest" -ge 0 -a "$rest" -le 512 ]
 done
@@ -104,7 +112,7 @@ done
 for at in forward reduce commit spread snapshot; do
     second=5
     [ $at != snapshot ] || second=6 # which takes one, as step 3 does
-    drill "two-kill-$at" $two --ranks 4 --drill "kill:rank=1,step=3,at=$at" --drill "kill:rank=2,step=$second,at=$at"
+    strike "two-kill-$at" $two --ranks 4 --drill "kill:rank=1,step=3,at=$at" --drill "kill:rank=2,step=$second,at=$at"
     check "with windows ranks are lost at $at" [ $? -eq 0 ]
     check "with windows ranks are lost at $at: the same bits" same_bits "$root/one" "$out"
     check "with windows ranks are lost at $at: no third ($(lost))" [ "$(lost)" -eq 2 ]
@@ -131,8 +139,8 @@ redo 2 1
 check "with windows each does" [ "$(redone)" -ge 1 ]
 check "a step is done again with zero = 2: the same bits" same_bits "$root/one" "$out"
 for ranks in 2 6; do
-    drill "two-sum-$ranks" $one --set job.shards=$ranks --set parallel.zero=1 --ranks $ranks
-    drill "two-sent-$ranks" $two --set job.shards=$ranks --ranks $ranks
+    calm "two-sum-$ranks" $one --set job.shards=$ranks --set parallel.zero=1 --ranks $ranks
+    calm "two-sent-$ranks" $two --set job.shards=$ranks --ranks $ranks
     check "$ranks ranks send with windows what they send without" [ "$(sent "two-sum-$ranks")" = "$(sent "two-sent-$ranks")" ]
 done
 drill flip $zero --ranks 3 --drill flip:rank=1,step=4
