@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000, AGENT_ENDS_MS = 5000 };
+enum { DURATION_MS_MAX = 3600 * 1000, SLOW_MS = 500, FULL_MS = 1000, NAMED_MS = 2000, AGENT_ENDS_MS = 5000 };
 
 /* ---- the language -------------------------------------------------------------------------------------- */
 
@@ -156,14 +156,13 @@ uint64_t keel_drill_last_ns(const char *directory)
     return fired.last_ns;
 }
 
-/* One that was just started says in a moment who it is. */
+/* One that was just started says who it is when it has read its job; left alive, it would lead the run on. */
 static enum keel_status find_holder(const char *lock, struct keel_process *out)
 {
-    enum keel_status status = keel_lock_find(lock, out);
-    for (int looks = 0; looks < 50 && status == KEEL_BUSY; looks++) {
+    const uint64_t until_ns = keel_deadline_after_ns(NAMED_MS * KEEL_NS_PER_MS);
+    enum keel_status status;
+    while ((status = keel_lock_find(lock, out)) == KEEL_BUSY && keel_remaining_ns(until_ns) > 0)
         keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
-        status = keel_lock_find(lock, out);
-    }
     return status;
 }
 

@@ -1,11 +1,14 @@
 /* drill_test.c - drills are parsed strictly and fire once in the life of a directory. */
 #include "drill.h"
 #include "harness.h"
+#include "run_locks.h"
 #include <keel/clock.h>
 #include <keel/disk.h>
 #include <keel/file.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,8 +172,65 @@ START_TEST(a_full_disk_refuses_what_is_written_for_a_while)
 }
 END_TEST
 
+/* Agent 1, whose worker fires. */
+static pid_t begin_all(const char *directory)
+{
+    const pid_t agent = fork();
+    if (agent != 0)
+        return agent;
+    if (fork() == 0) {
+        struct keel_drill_plan plan = {.count = 1, .directory = directory};
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* as workers do */
+        if (keel_drill_parse("kill:all,step=1", &plan.drills[0]) == KEEL_OK)
+            keel_drill_fire(&plan, &(struct keel_drill_place){.step = 1, .leader = true});
+        _exit(0);
+    }
+    for (;;)
+        pause();
+}
+
+static bool is_stopped(pid_t pid)
+{
+    char path[32], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    FILE *file = fopen(path, "r");
+    const bool there = file != NULL && fgets(text, sizeof text, file) != NULL;
+    if (file != NULL)
+        fclose(file);
+    return there && strstr(text, ") T ") != NULL;
+}
+
+START_TEST(all_are_killed_with_an_agent_that_does_not_yet_say_who_it_is)
+{
+    char directory[] = "/tmp/keel-drill-XXXXXX", lock[KEEL_PATH_BYTES];
+    struct keel_lock_words words = {.incarnation = 1, .run = 1};
+    int fd, ends[2];
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_lock_agent_path(directory, 2, lock));
+    ck_ok(keel_lock_take(lock, false, &fd));
+    ck_ok(keel_lock_write(fd, &words, lock)); /* as who starts it does */
+    const pid_t first = begin_all(directory), second = fork();
+    if (second == 0) {
+        while (!is_stopped(first))
+            usleep(1000);
+        usleep(200000);
+        words.pid = getpid();
+        (void)keel_lock_write(fd, &words, lock);
+        sleep(5);
+        _exit(0);
+    }
+    close(fd); /* the agent has it */
+    ck_assert_int_eq(waitpid(second, &ends[1], 0), second);
+    ck_assert_int_eq(waitpid(first, &ends[0], 0), first);
+    ck_assert(WIFSIGNALED(ends[0]) && WTERMSIG(ends[0]) == SIGKILL);
+    ck_assert(WIFSIGNALED(ends[1]) && WTERMSIG(ends[1]) == SIGKILL);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, all_are_killed_with_an_agent_that_does_not_yet_say_who_it_is);
     tcase_add_test(tc, good_drills_are_understood);
     tcase_add_loop_test(tc, bad_drills_are_refused_with_an_example, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, a_drill_fires_where_it_is_due_and_only_once);
