@@ -759,7 +759,8 @@ static enum keel_status live(struct keel_worker *worker)
     }
 }
 
-/* Of who was stopped: the snapshot of where it was, unless one was due there. */
+/* Of who was stopped: the snapshot of where it was, unless one was begun there; one that was due may have been
+ * passed over. */
 static void save_stopped(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
@@ -767,7 +768,7 @@ static void save_stopped(struct keel_worker *worker)
         return;
     if (!worker->active || !worker->has_state || worker->store == NULL || worker->next_step == 0 ||
         worker->next_step == worker->job.steps || worker->job.snapshot_every == 0 ||
-        worker->next_step % worker->job.snapshot_every == 0)
+        keel_worker_snapshot_has_begun(worker))
         return;
     keel_worker_snapshot_begin(worker, false);
     keel_worker_snapshot_poll(worker, true);

@@ -455,6 +455,8 @@ void keel_worker_say_healed(struct keel_worker *worker, const struct keel_traine
 void keel_worker_snapshot_prepare(struct keel_worker *worker);
 /* `again`: in place of one that failed. */
 void keel_worker_snapshot_begin(struct keel_worker *worker, bool again);
+/* Of the step where the worker is, in its view. */
+bool keel_worker_snapshot_has_begun(const struct keel_worker *worker);
 /* With which a view begins: that of step 0, if the job wants it, and that of the last step, where a rank of
  * the view did it: who was lost may have taken its shard along. One that a view before began is never
  * committed, and goes. */

@@ -214,6 +214,11 @@ void keel_worker_snapshot_begin(struct keel_worker *worker, bool again)
     }
 }
 
+bool keel_worker_snapshot_has_begun(const struct keel_worker *worker)
+{
+    return worker->snapshot.step == worker->next_step && worker->snapshot.attempt == worker->view.epoch;
+}
+
 /* The state is that of the last step, which a rank of this view did, and not one of an earlier life. */
 static bool is_new_end(const struct keel_worker *worker)
 {

@@ -299,8 +299,7 @@ static enum keel_status evaluate_only(struct keel_worker *worker)
 static enum keel_status stop_together(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
-    if (worker->job.snapshot_every > 0 &&
-        (worker->snapshot.step != worker->next_step || worker->snapshot.attempt != worker->view.epoch)) {
+    if (worker->job.snapshot_every > 0 && !keel_worker_snapshot_has_begun(worker)) {
         keel_worker_snapshot_begin(worker, false);
         keel_worker_snapshot_poll(worker, true);
     }

@@ -77,6 +77,17 @@ code=$?
 check "a run that has ended is watched no longer, and ends as it did" [ $code -eq 5 ]
 check "told once" [ "$(grep -c "stopped (INTERRUPTED)" "$root/log")" -eq 1 ]
 
+# Where each step's snapshot is due, and passed over while the first is still written, the last is made as it stops.
+"$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set data.path="$text" --out "$root/passed" --set cluster.device=host \
+    --ranks 2 --set train.steps=100000 --set snapshot.every=1 --set snapshot.bandwidth_bytes_s=100000 >"$root/passed.log" 2>&1 &
+run=$!
+until grep -qs '"event":"snapshot-skipped"' "$root/passed/events.jsonl" || ! kill -0 $run 2>/dev/null; do sleep 0.05; done
+"$KEEL" job stop "$root/passed" >"$root/log" 2>&1
+code=$?
+wait $run
+check "a run is stopped at a step whose snapshot was passed over" [ $code -eq 0 ]
+check "and keeps that step" grep -q "newest snapshot: step $(sed -n 's/^step \([0-9]*\) of .*/\1/p' "$root/log")\$" "$root/log"
+
 # A run of months: its view and its newest snapshot are far from the end of its events.
 cp "$out/events.jsonl" "$root/events"
 grep -v '"event":"end"' "$root/events" >"$out/events.jsonl"
