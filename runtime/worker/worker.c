@@ -759,8 +759,8 @@ static enum keel_status live(struct keel_worker *worker)
     }
 }
 
-/* Of who was stopped: the snapshot of where it was, unless one was begun there; one that was due may have been
- * passed over. */
+/* Of who was stopped: the snapshot of where it was, unless one was begun there; one that was due may have
+ * been passed over. */
 static void save_stopped(struct keel_worker *worker)
 {
     keel_worker_snapshot_poll(worker, true);
