@@ -204,10 +204,11 @@ static void kill_all(const char *directory)
 /* ---- a disk that is full ------------------------------------------------------------------------------- */
 
 static _Atomic uint64_t full_until_ns;
+static _Thread_local bool notes; /* this thread writes down what fires, for which there is room */
 
 static bool is_full(void)
 {
-    if (keel_now_ns() >= atomic_load(&full_until_ns))
+    if (notes || keel_now_ns() >= atomic_load(&full_until_ns))
         return false;
     errno = ENOSPC;
     return true;
@@ -270,8 +271,13 @@ static bool may_fire(const struct keel_drill *drill, const char *directory)
     enum keel_status status = read_log(directory, &fired);
     if (status == KEEL_OK && fired.found)
         return false;
-    if (status != KEEL_OK || log_path(directory, path) != KEEL_OK ||
-        keel_file_append(path, line, (size_t)length, true) != KEEL_OK) {
+    if (status == KEEL_OK)
+        status = log_path(directory, path);
+    notes = true;
+    if (status == KEEL_OK)
+        status = keel_file_append(path, line, (size_t)length, true);
+    notes = false;
+    if (status != KEEL_OK) {
         keel_log(KEEL_LOG_ERROR, "drill %s is not fired: %s", drill->text, keel_detail());
         return false;
     }

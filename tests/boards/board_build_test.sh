@@ -22,8 +22,12 @@ cp "$boards/emulated/fpga/board.conf" boards/emulated/fpga/
 printf '\n[kernels]\nlaunch.group_items = 1\nlaunch.item_elements = 4096\ngemm.depth = 32\ngemm.rows = 32\ngemm.strips = 1\n' \
     >>boards/emulated/fpga/board.conf # of these the code knows nothing
 ln -s "$scratch/new/a/b" boards/emulated/fpga/artifacts
-KEEL_BOARDS=$scratch/boards "$build/keel" board tune emulated/fpga --seconds 4 >log 2>&1
-[ $? -eq 3 ] && grep -q 'nothing of module' log && ! [ -e boards/emulated/fpga/tune.conf ]
+for seconds in 4 16 64; do # more where others have the machine, so that the time is up before anything was tried
+    KEEL_BOARDS=$scratch/boards "$build/keel" board tune emulated/fpga --seconds $seconds >log 2>&1
+    code=$?
+    ! grep -q "nothing of module" log || break
+done
+[ $code -eq 3 ] && grep -q 'nothing of module' log && ! [ -e boards/emulated/fpga/tune.conf ]
 verdict "what was not measured is told, and no empty tune.conf is written: $(tail -n 1 log)"
 mkdir step-100.0
 echo '{"format": "keel-snapshot", "step": 100}' >step-100.0/manifest.json

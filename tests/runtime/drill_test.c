@@ -228,6 +228,26 @@ START_TEST(all_are_killed_with_an_agent_that_does_not_yet_say_who_it_is)
 }
 END_TEST
 
+/* Else which of two drills of a rank comes first would say whether the other comes at all. */
+START_TEST(a_drill_beside_a_full_disk_fires)
+{
+    char directory[] = "/tmp/keel-drill-XXXXXX", path[KEEL_PATH_BYTES];
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_ok(keel_path_join(path, directory, "file"));
+    uint32_t flips = 0;
+    struct keel_drill_plan plan = {.count = 2, .directory = directory, .flip = count_flip, .context = &flips};
+    ck_ok(keel_drill_parse("disk-full:rank=0,step=3,ms=3600000", &plan.drills[0]));
+    ck_ok(keel_drill_parse("flip:rank=0,step=4", &plan.drills[1]));
+    keel_drill_prepare(&plan);
+    keel_drill_fire(&plan, &(struct keel_drill_place){.step = 3, .phase = KEEL_AT_SNAPSHOT});
+    keel_drill_fire(&plan, &(struct keel_drill_place){.step = 4, .phase = KEEL_AT_FORWARD});
+    ck_assert_uint_eq(flips, 1);
+    ck_status(keel_file_replace(path, "a", 1, 0600), KEEL_NO_SPACE);
+    keel_disk_use(NULL);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, all_are_killed_with_an_agent_that_does_not_yet_say_who_it_is);
@@ -236,6 +256,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_drill_fires_where_it_is_due_and_only_once);
     tcase_add_test(tc, a_slow_rank_stays_slow_for_its_steps_and_a_flip_is_the_owners_to_make);
     tcase_add_test(tc, a_full_disk_refuses_what_is_written_for_a_while);
+    tcase_add_test(tc, a_drill_beside_a_full_disk_fires);
 }
 
 KEEL_TEST_MAIN("drill", cases, 10)

@@ -92,9 +92,18 @@ done
 cp my.conf job.conf
 cp my.conf gpt2.conf
 printf 'left 2\nright\n' >nodes.txt
-keel run my.conf --ranks 2 --out out --set job.name=demo --set train.steps=200 --set snapshot.every=20 --set snapshot.keep=20 >/dev/null 2>&1
+# The pages name snapshots, and of a step that comes while one is still written there is none: then its steps are slower.
+for ms in 1 10 40 160; do
+    rm -rf out
+    keel run my.conf --ranks 2 --out out --set job.name=demo --set train.steps=200 --set snapshot.every=20 --set snapshot.keep=20 \
+        --drill slow:rank=0,step=1,ms=$ms,steps=200 >/dev/null 2>&1
+    [ ! -e out/ckpt/demo/step-100.1 ] || [ ! -e out/ckpt/demo/step-120.1 ] || break
+done
 cp -r out "$root/shared/out"
 keel ckpt export out gpt2/ --names gpt2 >/dev/null 2>&1
+# What keel net who reads, whatever else runs here: a rank that is killed leaves it.
+export "KEEL_NET_DIR=$root/recordings"
+keel run my.conf --ranks 2 --set train.steps=4 --drill kill:rank=1,step=2 --out killed >/dev/null 2>&1
 for page in "$prefix"/share/man/man1/*.1; do
     name=$(basename "$page" .1)
     awk '/^\.Sh/ { in_examples = /EXAMPLES/ } /^\.Ed/ { literal = 0 }
