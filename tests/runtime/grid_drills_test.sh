@@ -98,8 +98,8 @@ done
 first=1
 for next in "2 2 8" "1 1 7" "2 1 2" "1 2 5" "3 2 6" "4 1 8" "2 0 4"; do
     set -- $next
-    drill lives $(grid $1 $2) --set snapshot.every=1 --ranks $3 --drill "kill:all,step=$((first + 1))"
-    first=$((first + 1))
+    first=$((first + 1)) # with time to commit what is written
+    drill lives $(grid $1 $2) --set snapshot.every=1 --ranks $3 --drill "slow:rank=0,step=$first,ms=200" --drill "kill:all,step=$first"
 done
 drill lives $(grid 2 2) --set snapshot.every=1 --ranks 4
 check "a run goes on from life to life" [ $? -eq 0 ]

@@ -72,7 +72,7 @@ events() { grep -c "\"event\": *\"$1\"" "$out/events.jsonl"; }
 
 ip link set lo up 2>/dev/null
 reference 12
-begin four --set cluster.launch=none --set cluster.bind=127.0.0.1 --set train.sample=16
+begin four --set cluster.launch=none --set cluster.bind=127.0.0.1 --set train.sample=16 --set cluster.timeout_s=10 # all come in time
 place
 agents=
 for k in 1 2 3 4; do join $k --address 127.0.0.$k; agents="$agents $agent"; done
@@ -88,7 +88,7 @@ check "it is told who came, and from where" grep -q '"event":"agent-joined".*"fr
 # No directory is common: each host keeps its own, and one of them loses it between two lives.
 for steps in 8 12; do
     begin own --set cluster.launch=none --set cluster.bind=127.0.0.1 --set "train.steps=$steps" --set "snapshot.local=$root/own-nodes" \
-        --set snapshot.partner=yes
+        --set snapshot.partner=yes --set cluster.timeout_s=10
     place
     agents=
     for k in 1 2 3 4; do join $k --address 127.0.0.$k; agents="$agents $agent"; done
@@ -245,17 +245,26 @@ wait "$agent"
 check "and who had come is told so, and ends" [ $? -eq 5 ]
 check "by name" grep -q 'the run is over' "$out.agent1.log"
 
-begin store --set cluster.launch=none --set cluster.bind=127.0.0.1 --set cluster.respawn=no
-place
-agents=
-for k in 2 3 4; do join $k --node $k; agents="$agents $agent"; done
+# The others have six timeouts to be ready: more of them where that was too little.
 mkdir -p "$root/elsewhere"
-join 1 --node 1 --store "$root/elsewhere"
-wait "$agent"
-check "a store that is not the launcher's ends its agent" [ $? -eq 3 ]
+for timeout in 1 4 16; do
+    rm -rf "$root/store"
+    begin store --set cluster.launch=none --set cluster.bind=127.0.0.1 --set cluster.respawn=no --set cluster.timeout_s=$timeout
+    place
+    agents=
+    for k in 2 3 4; do join $k --node $k; agents="$agents $agent"; done
+    join 1 --node 1 --store "$root/elsewhere"
+    wait "$agent"
+    refused=$?
+    await "$out.log" 'node 1: .*elsewhere on this host'
+    told=$?
+    finish
+    grep -q 'ready in time' "$out.log" && ! grep -q 'no datagram' "$out.log" || break
+    agents_end 0
+done
+check "a store that is not the launcher's ends its agent" [ $refused -eq 3 ]
 check "which says where it looked" grep -q 'elsewhere on this host is not where the launcher commits' "$out.agent1.log"
-check "and so does the launcher" await "$out.log" 'node 1: .*elsewhere on this host'
-finish
+check "and so does the launcher" [ $told -eq 0 ]
 check "and the others train" [ $code -eq 0 ]
 check "which is told as they begin, with who is missing and why" \
     '[ "$(grep -A2 "the run begins with 3 of 4 ranks; missing:" "$out.log" | grep -c "  node 1: .*elsewhere on this host is not where\|  who comes later joins.*keel job stop $out")" -eq 2 ]'
