@@ -113,7 +113,7 @@ if mount -t tmpfs -o size=4m tmpfs "$root/small" 2>/dev/null; then
     trap 'kill -KILL $launcher $agents 2>/dev/null; umount "$root/small"; rm -rf "$root"' EXIT
     mkdir "$root/small/ckpt"
     ln -s "$root/small/ckpt" "$out/ckpt"
-    begin --drill slow:rank=0,step=1,ms=100,steps=1000
+    begin --set snapshot.keep=9 --drill slow:rank=0,step=1,ms=100,steps=1000 # none goes to make room
     await "$out/metrics.jsonl" '"step":12,'
     kill -KILL $launcher
     wait $launcher
