@@ -23,6 +23,15 @@ host() { # again where the drill did not come: on a busy machine a run may begin
 pocl() {
     OPENCL_LAYERS=$BUILD/libkeel-emulated.so run "$@" --set cluster.device=pocl:0
 }
+blocks() { # DIR FILE CALL: the driver blocks in that call of one process, and FILE tells; where the run came to none, as where it
+    for timeout in 1 2 4 8 16; do # began without a rank that the machine had no time for, again with more
+        rm -rf "${root:?}/$1"
+        EMULATED_FAULTS="block:$3,once=$2" pocl "$1" --set cluster.timeout_s=$timeout
+        code=$?
+        [ ! -e "$2" ] || break
+    done
+    return $code
+}
 host plain
 # Before the first snapshot, behind step 4: one that were still copied would hang too, and sooner, and be named.
 host hung --drill hang:rank=1,step=3
@@ -48,13 +57,13 @@ check "the copy is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":
 touch "$root/block-once"
 EMULATED_FAULTS="block:launch=900,once=$root/block-once" pocl whole
 rm -f "$root/block-once"
-EMULATED_FAULTS="block:launch=900,once=$root/block-once" pocl blocked
+blocks blocked "$root/block-once" launch=900
 code=$?
 check "a run whose driver blocks ended with $code" '[ $code -eq 0 ] && [ -e "$root/block-once" ]'
 check "a run whose driver blocks has other bits" 'same_bits "$root/whole" "$root/blocked"'
 check "the board of a driver that blocks is not named" 'grep -q "\"event\":\"worker-failed\".*\"detail\":\"board pocl:0 (.*) hangs: " "$root/blocked/events.jsonl"'
 # The same where the device is given back what it lent to a sum.
-EMULATED_FAULTS="block:unmap=9,once=$root/unmap-once" pocl lent
+blocks lent "$root/unmap-once" unmap=9
 code=$?
 check "a run whose driver blocks behind a sum ended with $code" '[ $code -eq 0 ] && [ -e "$root/unmap-once" ]'
 check "a run whose driver blocks behind a sum has other bits" 'same_bits "$root/whole" "$root/lent"'
