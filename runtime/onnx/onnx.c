@@ -108,6 +108,7 @@ static enum keel_status bind_input(struct build *build)
     const struct keel_shape lies = keel_graph_shape(build->graph, build->task->inputs[0]);
     *value = (struct value){.name = in->name,
                             .kind = VALUE_GRAPH,
+                            .type = in->type,
                             .at = build->task->inputs[0],
                             .dims = in->dims,
                             .nhwc = in->dims == 4};
@@ -157,6 +158,7 @@ static enum keel_status build_node(struct build *build)
             return keel_onnx_refuse_node(
                 build, "operand %.*s is made by no node before it: the graph is cyclic or out of order",
                 (int)(node->in[i].bytes < 80 ? node->in[i].bytes : 80), node->in[i].at);
+    KEEL_TRY(keel_onnx_check_node(build));
     if (keel_onnx_fold_node(build, &status))
         return status;
     const struct keel_onnx_operator *with = find_operator(node->operation);

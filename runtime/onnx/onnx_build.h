@@ -16,10 +16,10 @@ enum value_kind {
 struct value {
     struct keel_onnx_text name;
     enum value_kind kind;
+    uint32_t type; /* of its elements: enum keel_onnx_type */
     uint32_t dims;
     uint64_t size[KEEL_ONNX_DIMS_MAX];
     double *number;                        /* of NUMBERS: in order */
-    bool real;                             /* ... floats, which divide otherwise than integers */
     const struct keel_onnx_tensor *tensor; /* of INITIALIZER */
     keel_value at;                         /* of GRAPH */
     keel_value param;                      /* an initializer that is in the graph already */
@@ -108,8 +108,15 @@ int64_t keel_onnx_integer_attribute(const struct build *build, const char *name,
 float keel_onnx_real_attribute(const struct build *build, const char *name, float otherwise);
 /* A dimension, counted from the end where it is negative, below `dims`. */
 enum keel_status keel_onnx_axis_of(const struct build *build, int64_t axis, uint32_t dims, uint32_t *out);
+/* ... several as bits, none of them twice. */
+enum keel_status keel_onnx_axes_of(const struct build *build, const int64_t *axes, uint32_t count,
+                                   uint32_t dims, uint32_t *out);
 
 /* ---- operators ---- */
+
+/* The node against what ONNX says of its operator: operands, results, their types, attributes; and its
+ * results get their types. INVALID. (onnx_signature.c) */
+enum keel_status keel_onnx_check_node(struct build *build);
 
 struct keel_onnx_operator {
     const char *name;

@@ -48,7 +48,10 @@ static enum keel_status build_elu(struct build *build)
 static enum keel_status build_gelu(struct build *build)
 {
     const struct keel_onnx_attribute *form = keel_onnx_attribute(build, "approximate");
-    return unary(build, form != NULL && keel_onnx_text_is(form->text, "tanh") ? KEEL_GELU : KEEL_GELU_ERF);
+    const bool tanh = form != NULL && keel_onnx_text_is(form->text, "tanh");
+    if (form != NULL && !tanh && !keel_onnx_text_is(form->text, "none"))
+        return keel_onnx_refuse_node(build, "approximate is neither none nor tanh");
+    return unary(build, tanh ? KEEL_GELU : KEEL_GELU_ERF);
 }
 
 /* Scaled as it lies. */

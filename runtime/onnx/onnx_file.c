@@ -314,7 +314,7 @@ static enum keel_status read_tensor(struct keel_onnx_file *file, struct keel_wir
 
 /* ---- nodes --------------------------------------------------------------------------------------------- */
 
-/* AttributeProto: name 1, f 2, i 3, s 4, t 5, floats 7, ints 8. */
+/* AttributeProto: name 1, f 2, i 3, s 4, t 5, floats 7, ints 8, type 20. */
 static enum keel_status read_attribute(struct keel_onnx_file *file, struct keel_wire message,
                                        struct keel_onnx_attribute *out)
 {
@@ -341,6 +341,8 @@ static enum keel_status read_attribute(struct keel_onnx_file *file, struct keel_
             out->tensor = tensor;
         } else if (field.number == 8) {
             KEEL_TRY(add_numbers(file, &list, &field));
+        } else if (field.number == 20 && field.type == KEEL_WIRE_VARINT) {
+            out->type = (uint32_t)field.value;
         }
     }
     out->list = list.at;

@@ -41,6 +41,7 @@ struct keel_onnx_tensor {
 
 struct keel_onnx_attribute {
     struct keel_onnx_text name, text;
+    uint32_t type; /* as AttributeProto.AttributeType numbers them; 0: it says none */
     int64_t integer;
     float real;
     const int64_t *list; /* list_count integers */

@@ -76,11 +76,8 @@ static bool elementwise(const struct fold *fold, const struct function *function
         whole.size[whole.dims - 1 - d] = size;
     }
     double *out = keel_onnx_give_numbers(fold->build, whole.dims, whole.size);
-    bool known = out != NULL, real = false;
-    const bool compares = function->of == equal_of || function->of == less_of || function->of == greater_of;
-    for (uint32_t i = function->of == where_of ? 1 : 0; i < fold->count && !compares; i++)
-        real = real || fold->in[i]->real;
-    keel_onnx_result(fold->build)->real = real;
+    const bool real = fold->in[0]->type == KEEL_ONNX_FLOAT;
+    bool known = out != NULL && !(real && function->of == modulo_of); /* of floats it is fmod's */
     for (uint64_t i = 0; known && i < keel_onnx_count_of_value(&whole); i++) {
         double x[3] = {0.0, 0.0, 0.0};
         for (uint32_t k = 0; k < fold->count; k++)
@@ -104,14 +101,14 @@ static bool concat(const struct fold *fold)
     for (uint32_t i = 0; i < fold->count; i++) {
         if (fold->in[i]->dims != whole.dims)
             return false;
+        for (uint32_t d = 0; d < whole.dims; d++)
+            if (d != axis && fold->in[i]->size[d] != whole.size[d])
+                return false;
         whole.size[axis] += fold->in[i]->size[axis];
     }
     uint64_t inner = 1, outer = 1, at = 0;
     for (uint32_t d = 0; d < whole.dims; d++)
         *(d < axis ? &outer : &inner) *= d == axis ? 1 : whole.size[d];
-    for (uint32_t i = 0; i < fold->count; i++)
-        if (keel_onnx_count_of_value(fold->in[i]) != outer * inner * fold->in[i]->size[axis])
-            return false;
     double *out = keel_onnx_give_numbers(fold->build, whole.dims, whole.size);
     for (uint64_t o = 0; out != NULL && o < outer; o++)
         for (uint32_t i = 0; i < fold->count; i++) {
@@ -162,13 +159,17 @@ static bool slice(const struct fold *fold)
 {
     const struct value *x = fold->in[0];
     KEEL_ASSERT(x != NULL);
-    int64_t from, to, step = 1;
+    int64_t from, to, step = 1, axis;
     uint32_t count;
     if (x->dims != 1 || fold->count < 3 || keel_onnx_integers(fold->build, 1, &from, 1, &count) != KEEL_OK ||
         count != 1 || keel_onnx_integers(fold->build, 2, &to, 1, &count) != KEEL_OK || count != 1 ||
         (keel_onnx_has_operand(fold->build, 4) &&
          (keel_onnx_integers(fold->build, 4, &step, 1, &count) != KEEL_OK || count != 1)) ||
         step != 1)
+        return false;
+    if (keel_onnx_has_operand(fold->build, 3) &&
+        (keel_onnx_integers(fold->build, 3, &axis, 1, &count) != KEEL_OK || count != 1 || axis < -1 ||
+         axis > 0))
         return false;
     const int64_t size = (int64_t)x->size[0];
     from = from < 0 ? from + size : from;
@@ -204,7 +205,12 @@ static bool fill_shape(const struct fold *fold, bool repeats)
             return false;
         whole.size[d] = whole.size[d] == 1 ? own : whole.size[d];
     }
-    if (!repeats && of != NULL && of->tensor != NULL && of->tensor->count == 1) {
+    if (!repeats)
+        keel_onnx_result(fold->build)->type = KEEL_ONNX_FLOAT;
+    if (!repeats && of != NULL) {
+        if (of->tensor == NULL || of->tensor->count != 1 || of->tensor->dims != 1)
+            return false;
+        keel_onnx_result(fold->build)->type = of->tensor->type;
         if (of->tensor->type == KEEL_ONNX_FLOAT) {
             memcpy(&x, of->tensor->bytes, sizeof x);
             with = (double)x;
@@ -239,7 +245,7 @@ static bool range(const struct fold *fold)
 {
     double x[3];
     for (uint32_t i = 0; i < 3; i++)
-        if (fold->count != 3 || !keel_onnx_is_number(fold->in[i], &x[i]))
+        if (fold->count != 3 || fold->in[i]->dims != 0 || !keel_onnx_is_number(fold->in[i], &x[i]))
             return false;
     const double steps = x[2] != 0.0 ? ceil((x[1] - x[0]) / x[2]) : -1.0;
     if (!(steps >= 1.0 && steps <= KEEL_ONNX_NUMBERS_MAX))
@@ -262,7 +268,7 @@ static bool cast(const struct fold *fold)
         out[i] = to == KEEL_ONNX_FLOAT  ? (double)(float)x->number[i]
                  : to == KEEL_ONNX_BOOL ? x->number[i] != 0.0
                                         : trunc(x->number[i]);
-    keel_onnx_result(fold->build)->real = to == KEEL_ONNX_FLOAT;
+    keel_onnx_result(fold->build)->type = (uint32_t)to;
     return out != NULL &&
            (to == KEEL_ONNX_FLOAT || to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64 || to == KEEL_ONNX_BOOL);
 }
@@ -309,7 +315,6 @@ static const struct value *as_numbers(struct fold *fold, const struct value *x)
         return NULL;
     *made = *x;
     made->kind = VALUE_NUMBERS;
-    made->real = true;
     made->number = keel_onnx_file_alloc(fold->build->file, x->tensor->count, sizeof *made->number);
     for (uint64_t i = 0; made->number != NULL && i < x->tensor->count; i++) {
         const uint64_t at = x->transposed ? i % x->size[1] * x->size[0] + i / x->size[1] : i;

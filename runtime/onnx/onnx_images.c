@@ -51,8 +51,8 @@ static enum keel_status padding(struct build *build, uint32_t out[2])
     const struct keel_onnx_attribute *of = keel_onnx_attribute(build, "pads"),
                                      *word = keel_onnx_attribute(build, "auto_pad");
     out[0] = out[1] = 0;
-    if (word != NULL && word->text.bytes > 0 && !keel_onnx_text_is(word->text, "NOTSET") &&
-        !keel_onnx_text_is(word->text, "VALID"))
+    if (word != NULL && !keel_onnx_text_is(word->text, "NOTSET") &&
+        (of != NULL || !keel_onnx_text_is(word->text, "VALID")))
         return keel_onnx_refuse_node(build, "auto_pad; give pads instead");
     if (of == NULL)
         return KEEL_OK;
@@ -71,15 +71,26 @@ struct conv {
     struct keel_conv2d_spec spec;
 };
 
+static enum keel_status check_kernel(const struct build *build, const struct value *w)
+{
+    const struct keel_onnx_attribute *of = keel_onnx_attribute(build, "kernel_shape");
+    if (w->dims != 4)
+        return keel_onnx_refuse_node(build, "a weight of %u dimensions; convolutions of images are covered",
+                                     w->dims);
+    if (of != NULL &&
+        (of->list_count != 2 || of->list[0] != (int64_t)w->size[2] || of->list[1] != (int64_t)w->size[3]))
+        return keel_onnx_refuse_node(build, "kernel_shape is not that of its weight, %llu x %llu",
+                                     (unsigned long long)w->size[2], (unsigned long long)w->size[3]);
+    return KEEL_OK;
+}
+
 static enum keel_status read_conv(struct build *build, struct conv *out)
 {
     static const uint32_t from_oihw[] = {2, 3, 1, 0};
     struct value *x, *w, *b;
     KEEL_TRY(image(build, &x, &out->x));
     KEEL_TRY(keel_onnx_operand(build, 1, &w));
-    if (w->dims != 4)
-        return keel_onnx_refuse_node(build, "a weight of %u dimensions; convolutions of images are covered",
-                                     w->dims);
+    KEEL_TRY(check_kernel(build, w));
     KEEL_TRY(pair(build, "strides", 1, out->spec.stride));
     KEEL_TRY(pair(build, "dilations", 1, out->spec.dilation));
     KEEL_TRY(padding(build, out->spec.pad));
@@ -164,7 +175,7 @@ static enum keel_status norm_by_groups(struct build *build, int64_t groups)
                                      (long long)groups, x->dims);
     for (uint32_t i = 0; i < 2; i++) {
         KEEL_TRY(keel_onnx_operand(build, 1 + i, &part[i]));
-        if (keel_onnx_count_of_value(part[i]) != x->size[1])
+        if (part[i]->dims != 1 || part[i]->size[0] != x->size[1])
             return keel_onnx_refuse_node(
                 build, "a %s of %llu numbers; one for each of %llu channels is covered", names[i],
                 (unsigned long long)keel_onnx_count_of_value(part[i]), (unsigned long long)x->size[1]);
@@ -200,8 +211,7 @@ static enum keel_status build_instance_norm(struct build *build)
 static bool attribute_is(const struct build *build, const char *name, const char *otherwise, const char *word)
 {
     const struct keel_onnx_attribute *of = keel_onnx_attribute(build, name);
-    return of != NULL && of->text.bytes > 0 ? keel_onnx_text_is(of->text, word)
-                                            : strcmp(otherwise, word) == 0;
+    return of != NULL ? keel_onnx_text_is(of->text, word) : strcmp(otherwise, word) == 0;
 }
 
 /* Whether the nearest pixel, of those that a whole factor puts in its place, is the one that it is of. */
@@ -253,6 +263,11 @@ static enum keel_status build_resize(struct build *build)
         return keel_onnx_refuse_node(
             build,
             "a mode that does not repeat pixels: nearest, asymmetric with floor or half_pixel, is covered");
+    if (sizes == keel_onnx_has_operand(build, 2) || keel_onnx_attribute(build, "axes") != NULL ||
+        keel_onnx_integer_attribute(build, "antialias", 0) != 0 ||
+        !attribute_is(build, "keep_aspect_ratio_policy", "stretch", "stretch"))
+        return keel_onnx_refuse_node(
+            build, "scales or sizes, one of them, of all dimensions are covered, without antialias");
     KEEL_TRY(growth(build, sizes ? 3 : 2, x, by));
     bool whole = by[0] == 1.0 && by[1] == 1.0;
     for (uint32_t i = 2; i < 4; i++)
@@ -271,6 +286,8 @@ static enum keel_status build_batch_norm(struct build *build)
     const float momentum = 1.0F - keel_onnx_real_attribute(build, "momentum", 0.9F),
                 epsilon = keel_onnx_real_attribute(build, "epsilon", 1e-5F);
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
+    if (build->node->out_count > 1 && keel_onnx_integer_attribute(build, "training_mode", 0) == 0)
+        return keel_onnx_refuse_node(build, "%u results without training_mode", build->node->out_count);
     if (fabsf(epsilon - 1e-5F) > 1e-8F)
         return keel_onnx_refuse_node(build, "epsilon = %g; 1e-5 is covered", (double)epsilon);
     for (uint32_t i = 0; i < 4; i++)

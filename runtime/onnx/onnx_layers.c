@@ -144,7 +144,7 @@ static enum keel_status axes_to_reduce(struct build *build, const struct value *
 {
     const struct keel_onnx_attribute *list = keel_onnx_attribute(build, "axes");
     int64_t axes[KEEL_ONNX_DIMS_MAX] = {0};
-    uint32_t count = 0, axis;
+    uint32_t count = 0;
     if (list != NULL && list->list_count > KEEL_ONNX_DIMS_MAX)
         return keel_onnx_refuse_node(build, "%u axes of %u dimensions", list->list_count, x->dims);
     if (list != NULL)
@@ -154,12 +154,8 @@ static enum keel_status axes_to_reduce(struct build *build, const struct value *
         KEEL_TRY(keel_onnx_integers(build, 1, axes, KEEL_ONNX_DIMS_MAX, &count));
     if (count == 0 && keel_onnx_integer_attribute(build, "noop_with_empty_axes", 0) != 0)
         return keel_onnx_refuse_node(build, "noop_with_empty_axes without axes is not covered");
-    *out = count == 0 ? (1U << x->dims) - 1 : 0;
-    for (uint32_t i = 0; i < count; i++) {
-        KEEL_TRY(keel_onnx_axis_of(build, axes[i], x->dims, &axis));
-        *out |= 1U << axis;
-    }
-    return KEEL_OK;
+    *out = (1U << x->dims) - 1;
+    return count == 0 ? KEEL_OK : keel_onnx_axes_of(build, axes, count, x->dims, out);
 }
 
 static enum keel_status reduce(struct build *build, enum keel_reduce_kind kind)

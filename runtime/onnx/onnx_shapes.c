@@ -9,6 +9,7 @@
 enum keel_status keel_onnx_take_tensor(struct build *build, struct value *out,
                                        const struct keel_onnx_tensor *tensor)
 {
+    out->type = tensor->type;
     out->dims = tensor->dims;
     memcpy(out->size, tensor->size, sizeof out->size);
     if (tensor->type == KEEL_ONNX_FLOAT && tensor->count > 1) {
@@ -28,7 +29,6 @@ enum keel_status keel_onnx_take_tensor(struct build *build, struct value *out,
     }
     out->kind = VALUE_NUMBERS;
     out->number = number;
-    out->real = tensor->type == KEEL_ONNX_FLOAT;
     return KEEL_OK;
 }
 
@@ -49,7 +49,8 @@ static enum keel_status build_constant(struct build *build)
     double *number = keel_onnx_give_numbers(build, list, &size);
     if (number == NULL)
         return keel_onnx_refuse_node(build, "no memory for its numbers");
-    keel_onnx_result(build)->real = keel_onnx_text_is(of->name, "value_float");
+    keel_onnx_result(build)->type =
+        keel_onnx_text_is(of->name, "value_float") ? KEEL_ONNX_FLOAT : KEEL_ONNX_INT64;
     for (uint32_t i = 0; list && i < of->list_count; i++)
         number[i] = (double)of->list[i];
     if (!list)
@@ -73,8 +74,11 @@ static enum keel_status build_cast(struct build *build)
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     const bool to_integer = to == KEEL_ONNX_INT32 || to == KEEL_ONNX_INT64;
     const bool ids = x->at != 0 && x->at == build->task->inputs[0] && x->dims == 2;
-    if (ids ? to_integer : to == KEEL_ONNX_FLOAT)
-        return build_same(build);
+    if (ids ? to_integer : to == KEEL_ONNX_FLOAT) {
+        keel_onnx_give_same(build, x);
+        keel_onnx_result(build)->type = (uint32_t)to;
+        return KEEL_OK;
+    }
     return keel_onnx_refuse_node(build, "to element type %lld of what the graph computes", (long long)to);
 }
 
@@ -86,13 +90,13 @@ static enum keel_status build_dropout(struct build *build)
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     if (keel_onnx_has_operand(build, 2)) {
         KEEL_TRY(keel_onnx_operand(build, 2, &ratio));
-        if (!keel_onnx_is_number(ratio, &training))
-            return keel_onnx_refuse_node(build, "whether it trains must be known");
+        if (ratio->dims != 0 || !keel_onnx_is_number(ratio, &training))
+            return keel_onnx_refuse_node(build, "whether it trains must be known, and have no dimensions");
     }
     if (keel_onnx_has_operand(build, 1)) {
         KEEL_TRY(keel_onnx_operand(build, 1, &ratio));
-        if (!keel_onnx_is_number(ratio, &rate))
-            return keel_onnx_refuse_node(build, "its ratio must be known");
+        if (ratio->dims != 0 || !keel_onnx_is_number(ratio, &rate) || !(rate >= 0.0 && rate < 1.0))
+            return keel_onnx_refuse_node(build, "its ratio must be one number without dimensions, in [0, 1)");
     }
     if (training == 0.0)
         return build_same(build);
@@ -184,14 +188,9 @@ static enum keel_status build_flatten(struct build *build)
 static enum keel_status axes_of(struct build *build, uint32_t dims, uint32_t *out)
 {
     int64_t axes[KEEL_ONNX_DIMS_MAX];
-    uint32_t count, axis;
-    *out = 0;
+    uint32_t count;
     KEEL_TRY(keel_onnx_integers(build, 1, axes, KEEL_ONNX_DIMS_MAX, &count));
-    for (uint32_t i = 0; i < count; i++) {
-        KEEL_TRY(keel_onnx_axis_of(build, axes[i], dims, &axis));
-        *out |= 1U << axis;
-    }
-    return KEEL_OK;
+    return keel_onnx_axes_of(build, axes, count, dims, out);
 }
 
 static enum keel_status build_squeeze(struct build *build)
@@ -224,8 +223,6 @@ static enum keel_status build_unsqueeze(struct build *build)
     KEEL_TRY(axes_of(build, x->dims + more, &axes));
     for (uint32_t i = 0; i < x->dims + more; i++) {
         const bool is_new = (axes >> i & 1) != 0;
-        if (!is_new && from == x->dims)
-            return keel_onnx_refuse_node(build, "an axis is named twice");
         size[i] = is_new ? 1 : x->size[from++];
     }
     return reshaped(build, x, x->dims + more, size);
@@ -244,8 +241,11 @@ static enum keel_status build_transpose(struct build *build)
     if (perm != NULL && perm->list_count != x->dims)
         return keel_onnx_refuse_node(build, "an order of %u for %u dimensions", perm->list_count, x->dims);
     for (uint32_t i = 0; i < x->dims; i++) {
-        KEEL_TRY(keel_onnx_axis_of(build, perm != NULL ? perm->list[i] : (int64_t)(x->dims - 1 - i), x->dims,
-                                   &from[i]));
+        const int64_t place = perm != NULL ? perm->list[i] : (int64_t)(x->dims - 1 - i);
+        if (place < 0 || place >= (int64_t)x->dims) /* counted from the front alone */
+            return keel_onnx_refuse_node(build, "its order names dimension %lld of %u", (long long)place,
+                                         x->dims);
+        from[i] = (uint32_t)place;
         seen |= 1U << from[i];
         size[i] = x->size[from[i]];
     }
@@ -295,7 +295,7 @@ static enum keel_status build_slice(struct build *build)
     struct value *x, part;
     int64_t begin[KEEL_ONNX_DIMS_MAX], end[KEEL_ONNX_DIMS_MAX], axes[KEEL_ONNX_DIMS_MAX],
         steps[KEEL_ONNX_DIMS_MAX];
-    uint32_t count, ends, named = 0, stepped = 0, axis;
+    uint32_t count, ends, named = 0, stepped = 0, axis, all;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     KEEL_TRY(keel_onnx_integers(build, 1, begin, KEEL_ONNX_DIMS_MAX, &count));
     KEEL_TRY(keel_onnx_integers(build, 2, end, KEEL_ONNX_DIMS_MAX, &ends));
@@ -305,10 +305,13 @@ static enum keel_status build_slice(struct build *build)
         KEEL_TRY(keel_onnx_integers(build, 4, steps, KEEL_ONNX_DIMS_MAX, &stepped));
     if (ends != count || (named != 0 && named != count) || (stepped != 0 && stepped != count))
         return keel_onnx_refuse_node(build, "starts, ends, axes and steps are not as many");
+    for (uint32_t i = 0; i < count && named == 0; i++)
+        axes[i] = i;
+    KEEL_TRY(keel_onnx_axes_of(build, axes, count, x->dims, &all));
     part = *x;
     for (uint32_t i = 0; i < count; i++) {
         struct value whole = part;
-        KEEL_TRY(keel_onnx_axis_of(build, named != 0 ? axes[i] : (int64_t)i, x->dims, &axis));
+        KEEL_TRY(keel_onnx_axis_of(build, axes[i], x->dims, &axis));
         const int64_t size = (int64_t)whole.size[axis];
         int64_t from = begin[i] < 0 ? begin[i] + size : begin[i], to = end[i] < 0 ? end[i] + size : end[i];
         from = from < 0 ? 0 : from > size ? size : from;
@@ -324,6 +327,21 @@ static enum keel_status build_slice(struct build *build)
     return keel_onnx_give_reshaped(build, part.at, part.dims, part.size);
 }
 
+/* Equal parts are asked for by the number of results; from opset 18 on num_outputs says it once more, and the
+ * last part may be less. */
+static enum keel_status check_split(const struct build *build, uint64_t size)
+{
+    const struct keel_onnx_attribute *told = keel_onnx_attribute(build, "num_outputs");
+    const uint32_t count = build->node->out_count;
+    const bool sized = keel_onnx_has_operand(build, 1);
+    if (told != NULL ? sized || told->integer != (int64_t)count : !sized && build->from->opset >= 18)
+        return keel_onnx_refuse_node(build, "sizes or num_outputs, one of them and as many as its %u results",
+                                     count);
+    if (!sized && told == NULL && size % count != 0)
+        return keel_onnx_refuse_node(build, "%llu in %u equal parts", (unsigned long long)size, count);
+    return KEEL_OK;
+}
+
 /* Equal parts, or those that operand 1 names; a result each. */
 static enum keel_status build_split(struct build *build)
 {
@@ -333,6 +351,7 @@ static enum keel_status build_split(struct build *build)
     uint64_t from = 0;
     KEEL_TRY(keel_onnx_operand(build, 0, &x));
     KEEL_TRY(keel_onnx_axis_of(build, keel_onnx_integer_attribute(build, "axis", 0), x->dims, &axis));
+    KEEL_TRY(check_split(build, x->size[axis]));
     const uint64_t size = x->size[axis], equal = count == 0 ? 0 : (size + count - 1) / count;
     for (uint32_t i = 0; i < count; i++)
         sizes[i] = (int64_t)(equal < size - i * equal || i * equal > size ? equal : size - i * equal);
@@ -352,8 +371,11 @@ static enum keel_status build_split(struct build *build)
         const struct keel_onnx_text name = out->name;
         *out = part;
         out->name = name;
+        out->type = x->type;
     }
-    return KEEL_OK;
+    return from == size ? KEEL_OK
+                        : keel_onnx_refuse_node(build, "its parts have %llu of %llu",
+                                                (unsigned long long)from, (unsigned long long)size);
 }
 
 static enum keel_status build_concat(struct build *build)

@@ -392,7 +392,6 @@ double *keel_onnx_give_numbers(struct build *build, uint32_t dims, const uint64_
         return NULL;
     out->kind = VALUE_NUMBERS;
     out->number = number;
-    out->real = false;
     out->dims = dims;
     memcpy(out->size, as.size, sizeof out->size);
     return number;
@@ -429,9 +428,10 @@ enum keel_status keel_onnx_integers(struct build *build, uint32_t index, int64_t
     KEEL_TRY(keel_onnx_operand(build, index, &value));
     KEEL_ASSERT(value != NULL);
     const uint64_t count = value->kind == VALUE_NUMBERS ? keel_onnx_count_of_value(value) : 0;
-    if (value->kind != VALUE_NUMBERS || count > most)
+    if (value->kind != VALUE_NUMBERS || count > most || value->dims > 1)
         return keel_onnx_refuse_node(
-            build, "operand %u must be known when the graph is read, %u integers at most", index, most);
+            build, "operand %u must be known when the graph is read, a list of %u integers at most", index,
+            most);
     for (uint64_t i = 0; i < count; i++) {
         const double x = value->number[i];
         if (isnan(x))
@@ -470,5 +470,19 @@ enum keel_status keel_onnx_axis_of(const struct build *build, int64_t axis, uint
     if (place < 0 || place >= (int64_t)dims)
         return keel_onnx_refuse_node(build, "axis %lld of %u dimensions", (long long)axis, dims);
     *out = (uint32_t)place;
+    return KEEL_OK;
+}
+
+enum keel_status keel_onnx_axes_of(const struct build *build, const int64_t *axes, uint32_t count,
+                                   uint32_t dims, uint32_t *out)
+{
+    *out = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t axis = 0;
+        KEEL_TRY(keel_onnx_axis_of(build, axes[i], dims, &axis));
+        if ((*out >> axis & 1) != 0)
+            return keel_onnx_refuse_node(build, "names axis %u twice", axis);
+        *out |= 1U << axis;
+    }
     return KEEL_OK;
 }

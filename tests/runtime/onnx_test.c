@@ -306,6 +306,7 @@ static void put_node_of(struct message *graph, const char *name, const char *ope
         struct message part = {.count = 0};
         put_text(&part, 1, attributes->name);
         put_integer(&part, 3, attributes->value);
+        put_integer(&part, 20, 2);
         put_message(&node, 5, &part);
     }
     put_message(graph, 1, &node);
@@ -377,7 +378,7 @@ static void whole_model(const struct message *nodes, uint64_t opset, struct mess
 static void refuse_nodes(const struct message *nodes, const char *why)
 {
     struct message model;
-    whole_model(nodes, 17, &model);
+    whole_model(nodes, 24, &model);
     refused(model.at, model.count, why);
 }
 
@@ -392,7 +393,7 @@ START_TEST(what_is_not_covered_is_refused_by_node_and_operator)
         {"last", "ConvTranspose", "x table", "node last (ConvTranspose): 3 dimensions; images [n, c, h, w]"},
         {"last", "Resize", "x", "node last (Resize): 3 dimensions; images [n, c, h, w] are covered"},
         {"last", "GroupNormalization", "x table table",
-         "node last (GroupNormalization): 0 groups of channels, 3 dimensions; three and four are covered"},
+         "node last (GroupNormalization): its attribute num_groups is missing"},
         {"last", "InstanceNormalization", "x table table",
          "node last (InstanceNormalization): a scale of 20 numbers; one for each of 3 channels is covered"},
         {"last", "MatMul", "x x", "node last (MatMul): a product of 3 by 3 dimensions"},
@@ -558,6 +559,7 @@ START_TEST(a_constant_that_is_transposed_has_its_numbers)
     put_tensor(&nodes, "half", KEEL_ONNX_FLOAT, 1, &one, &half, sizeof half, NULL);
     put_text(&value, 1, "value");
     put_tensor(&value, "", KEEL_ONNX_FLOAT, 2, shape, numbers, sizeof numbers, NULL); /* t is field 5, too */
+    put_integer(&value, 20, 4);
     put_text(&node, 2, "numbers");
     put_text(&node, 4, "Constant");
     put_message(&node, 5, &value);
@@ -645,17 +647,23 @@ END_TEST
 
 START_TEST(a_stride_of_nothing_is_refused)
 {
-    struct message nodes = {.count = 0}, strides = {.count = 0}, node = {.count = 0};
+    struct message nodes = {.count = 0}, strides = {.count = 0}, kernel = {.count = 0}, node = {.count = 0};
     float rows[20];
     put_rows(&nodes, rows);
     put_text(&strides, 1, "strides");
     put_integer(&strides, 8, 0);
     put_integer(&strides, 8, 1);
+    put_integer(&strides, 20, 7);
+    put_text(&kernel, 1, "kernel_shape");
+    put_integer(&kernel, 8, 1);
+    put_integer(&kernel, 8, 1);
+    put_integer(&kernel, 20, 7);
     put_text(&node, 1, "x");
     put_text(&node, 2, "logits");
     put_text(&node, 3, "pool");
     put_text(&node, 4, "MaxPool");
     put_message(&node, 5, &strides);
+    put_message(&node, 5, &kernel);
     put_message(&nodes, 1, &node);
     refuse_nodes(&nodes, "node pool (MaxPool): strides of 0, from 1 on they are covered");
 }
@@ -675,11 +683,11 @@ START_TEST(numbers_that_are_known_are_refused_where_they_would_be_others)
         const char *why;
     } rows[] = {
         {"ConstantOfShape", "huge", NULL, 0, "node last (ConstantOfShape): is not covered for operands"},
-        {"Reshape", "x nothing", NULL, 0, "node last (Reshape): operand 1 holds what is no number"},
+        {"Reshape", "x cast", NULL, 0, "node last (Reshape): operand 1 holds what is no number"},
         {"Slice", "counted from to  two", NULL, 0, "node last (Slice): is not covered for operands"},
         {"Cast", "half", "to", 11, "node last (Cast): is not covered for operands"},
-        {"Sub", " half", NULL, 0, "node last (Sub): is not covered for operands"},
-        {"Add", "half", NULL, 0, "node last (Add): is not covered for operands"},
+        {"Sub", " half", NULL, 0, "node last (Sub): operand 0 is missing"},
+        {"Add", "half", NULL, 0, "node last (Add): operand 1 is missing"},
         {"Reshape", "x counted", "allowzero", 1, "node last (Reshape): allowzero"},
         {"Mod", "half half", "fmod", 1, "node last (Mod): is not covered for operands"},
         {"Softmax", "five", NULL, 0, "node last (Softmax): rows of 1 in more than four dimensions"},
@@ -697,12 +705,122 @@ START_TEST(numbers_that_are_known_are_refused_where_they_would_be_others)
     put_tensor(&good, "half", KEEL_ONNX_FLOAT, 1, &one, &half, sizeof half, NULL);
     put_node(&good, "rows", "Gather", "table ids", "x");
     put_node(&good, "more", "Reshape", "x ones", "five");
+    put_node_with(&good, "floor", "Cast", "nothing", "cast", "to", KEEL_ONNX_INT64);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         nodes = good;
         put_node_with(&nodes, "last", rows[i].operation, rows[i].in, "y", rows[i].attribute, rows[i].value);
         put_node_with(&nodes, "copied", "Concat", "y", "logits", "axis", 1);
         refuse_nodes(&nodes, rows[i].why);
     }
+}
+END_TEST
+
+/* ---- what ONNX does not allow ---- */
+
+/* Attributes by their texts, blanks between them: NAME:INTEGER, NAME=INTEGER,INTEGER,..., NAME~TEXT. */
+static void put_attributes(struct message *node, const char *text)
+{
+    while (*text != '\0') {
+        struct message part = {.count = 0};
+        const size_t name = strcspn(text, ":=~"), bytes = strcspn(text, " ");
+        const char kind = text[name];
+        put_bytes(&part, 1, text, name);
+        if (kind == '~')
+            put_bytes(&part, 4, text + name + 1, bytes - name - 1);
+        for (const char *at = text + name; kind != '~' && at < text + bytes; at += strcspn(at + 1, ", ") + 1)
+            put_integer(&part, kind == ':' ? 3 : 8, (uint64_t)strtoll(at + 1, NULL, 10));
+        put_integer(&part, 20, kind == '~' ? 3 : kind == ':' ? 2 : 7);
+        put_message(node, 5, &part);
+        text += bytes + (text[bytes] == ' ');
+    }
+}
+
+static const struct {
+    const char *operation, *in, *out, *attributes, *why;
+} invalid[] = {
+    {"Transpose", "x", "y", "perm=0,-1,1", "its order names dimension -1 of 3"},
+    {"Transpose", "x", "y", "perm=0,1,1", "its order names a dimension twice"},
+    {"Transpose", "x", "y", "perm=0,1", "an order of 2 for 3 dimensions"},
+    {"Transpose", "x", "y", "perm:1", "perm is not a list of integers"},
+    {"Squeeze", "i minus", "y", "", "names axis 1 twice"},
+    {"Squeeze", "i nine", "y", "", "axis 9 of 4 dimensions"},
+    {"Unsqueeze", "x ones", "y", "", "names axis 1 twice"},
+    {"Slice", "x zeros ones ones", "y", "", "names axis 1 twice"},
+    {"Slice", "x zeros nine", "y", "", "starts, ends, axes and steps are not as many"},
+    {"Slice", "six zero nine one", "y", "", "is not covered for operands"},
+    {"ReduceSum", "x ones", "y", "", "names axis 1 twice"},
+    {"ReduceMean", "x nine", "y", "", "axis 9 of 3 dimensions"},
+    {"ReduceMax", "x", "y", "axes=1", "has no attribute axes in opset 24"},
+    {"Concat", "x x", "y", "", "its attribute axis is missing"},
+    {"Concat", "x x", "y", "axis:3", "axis 3 of 3 dimensions"},
+    {"Concat", "x  x", "y", "axis:1", "operand 1 is missing"},
+    {"Concat", "x table", "y", "axis:0", "part 1 is of another shape"},
+    {"Concat", "six cube", "y", "axis:1", "is not covered for operands"},
+    {"Concat", "cube cuboid", "y", "axis:1", "is not covered for operands"},
+    {"Reshape", "x both", "y", "", "size -1 of dimension 1"},
+    {"Reshape", "x table", "y", "", "operand 1 has elements of float, int64 are wanted"},
+    {"Gather", "x nine", "y", "axis:1", "known indices must be one"},
+    {"Gather", "six nine", "y", "", "is not covered for operands"},
+    {"Split", "x ones", "y z", "axis:1", "its parts have 2 of 3"},
+    {"Split", "x ones", "y y", "axis:2", "its result y comes twice"},
+    {"Conv", "i w", "y", "kernel_shape=2,3", "kernel_shape is not that of its weight, 3 x 3"},
+    {"Conv", "i w", "y", "strides=1", "strides of 1 numbers; two are covered"},
+    {"Conv", "i w", "y", "pads=0,0", "pads that are not four numbers"},
+    {"Conv", "i w", "y", "auto_pad~", "auto_pad; give pads instead"},
+    {"Conv", "i w", "y", "auto_pad~VALID pads=0,0,0,0", "auto_pad; give pads instead"},
+    {"Resize", "i   four", "y", "mode~", "a mode that does not repeat pixels"},
+    {"Resize", "i  scales four", "y", "mode~nearest", "scales or sizes, one of them"},
+    {"ConstantOfShape", "both", "y", "", "is not covered for operands"},
+    {"Add", "x ids", "y", "", "operand 1 has elements of int64, another one of float"},
+    {"Where", "x x x", "y", "", "operand 0 has elements of float, bool are wanted"},
+    {"Relu", "ids", "y", "", "operand 0 has elements of int64, float are wanted"},
+    {"Relu", "x x", "y", "", "2 operands; it has 1 at most"},
+    {"Relu", "x", "y z", "", "2 results; it has 1 at most"},
+    {"Relu", "x", " z", "", "its result has no name"},
+    {"Relu", "x", "y", "slope:1", "has no attribute slope in opset 24"},
+    {"Softmax", "x", "y", "axis:2 axis:2", "has the attribute axis twice"},
+    {"Softmax", "x", "y", "axis=2", "axis is not an integer"},
+};
+enum { INVALID = sizeof invalid / sizeof invalid[0] };
+
+START_TEST(what_onnx_does_not_allow_is_refused_by_node_and_operator)
+{
+    static const int64_t ones[] = {1, 1}, minus[] = {1, -3}, zeros[] = {0, 0}, both[] = {-1, -1},
+                         four[] = {2, 1, 6, 8}, six[] = {1, 2, 3, 4, 5, 6}, shape[] = {2, 1, 3, 4}, nine = 9;
+    static const uint64_t w_shape[] = {2, 1, 3, 3}, cube[] = {2, 1, 3}, cuboid[] = {3, 1, 2}, number = 4;
+    static const float w[18] = {1, 2}, scales[] = {1, 1, 2, 2};
+    struct message nodes = {.count = 0}, node = {.count = 0};
+    char why[160];
+    float rows[20];
+    put_rows(&nodes, rows);
+    put_integers(&nodes, "ones", 2, ones);
+    put_integers(&nodes, "one", 1, ones);
+    put_integers(&nodes, "minus", 2, minus);
+    put_integers(&nodes, "zeros", 2, zeros);
+    put_integers(&nodes, "zero", 1, zeros);
+    put_integers(&nodes, "both", 2, both);
+    put_integers(&nodes, "four", 4, four);
+    put_integers(&nodes, "six", 6, six);
+    put_integers(&nodes, "nine", 1, &nine);
+    put_integers(&nodes, "shape", 4, shape);
+    put_tensor(&nodes, "cube", KEEL_ONNX_INT64, 3, cube, six, sizeof six, NULL);
+    put_tensor(&nodes, "cuboid", KEEL_ONNX_INT64, 3, cuboid, six, sizeof six, NULL);
+    put_tensor(&nodes, "w", KEEL_ONNX_FLOAT, 4, w_shape, w, sizeof w, NULL);
+    put_tensor(&nodes, "scales", KEEL_ONNX_FLOAT, 1, &number, scales, sizeof scales, NULL);
+    put_node(&nodes, "image", "Reshape", "x shape", "i");
+    for (uint32_t l = 0; l < 2; l++)
+        for (const char *at = l == 0 ? invalid[_i].in : invalid[_i].out; *at != '\0';) {
+            const size_t length = strcspn(at, " ");
+            put_bytes(&node, l + 1, at, length);
+            at += length + (at[length] == ' ');
+        }
+    put_text(&node, 3, "probe");
+    put_text(&node, 4, invalid[_i].operation);
+    put_attributes(&node, invalid[_i].attributes);
+    put_message(&nodes, 1, &node);
+    put_node(&nodes, "last", "Identity", "x", "logits"); /* whether or not a result is read */
+    snprintf(why, sizeof why, "node probe (%s): %s", invalid[_i].operation, invalid[_i].why);
+    refuse_nodes(&nodes, why);
 }
 END_TEST
 
@@ -780,6 +898,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, images_may_be_cast_to_floats_and_the_domain_be_named);
     tcase_add_test(tc, a_stride_of_nothing_is_refused);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
+    tcase_add_loop_test(tc, what_onnx_does_not_allow_is_refused_by_node_and_operator, 0, INVALID);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
     tcase_add_test(tc, another_model_has_its_logits);
