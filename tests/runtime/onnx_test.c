@@ -824,6 +824,23 @@ START_TEST(what_onnx_does_not_allow_is_refused_by_node_and_operator)
 }
 END_TEST
 
+/* Without an operand or an attribute none can do anything; one without a signature would end the process. */
+START_TEST(every_operator_has_a_signature)
+{
+    for (uint32_t i = 0; keel_onnx_operator(i) != NULL; i++) {
+        struct message model, nodes = {.count = 0};
+        float rows[20];
+        put_rows(&nodes, rows);
+        put_node(&nodes, "bare", keel_onnx_operator(i), "", "y");
+        put_node(&nodes, "last", "Identity", "x", "logits");
+        whole_model(&nodes, 24, &model);
+        refused(model.at, model.count, "node bare (");
+        whole_model(&nodes, 13, &model);
+        refused(model.at, model.count, "node bare (");
+    }
+}
+END_TEST
+
 START_TEST(tensors_that_lie_are_refused)
 {
     static const uint64_t huge[] = {UINT64_C(1) << 50, 4}, wrong[] = {5, 5},
@@ -899,6 +916,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_stride_of_nothing_is_refused);
     tcase_add_test(tc, numbers_that_are_known_are_refused_where_they_would_be_others);
     tcase_add_loop_test(tc, what_onnx_does_not_allow_is_refused_by_node_and_operator, 0, INVALID);
+    tcase_add_test(tc, every_operator_has_a_signature);
     tcase_add_test(tc, tensors_that_lie_are_refused);
     tcase_add_test(tc, weights_beside_the_file_are_read_and_no_others);
     tcase_add_test(tc, another_model_has_its_logits);
