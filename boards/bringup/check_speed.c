@@ -275,7 +275,7 @@ static enum keel_status act_stream(const struct speed *speed)
 static struct keel_range items(const struct keel_device_info *info, uint64_t count)
 {
     size_t local = keel_device_many_lanes(info) ? 256 : info->kind == KEEL_DEVICE_CPU ? 1 : 64;
-    while (local > 1 && local > info->max_group_items)
+    while (local > 1 && local > keel_device_line_items(info))
         local /= 2;
     return (struct keel_range){.global = {keel_size(count / local * local), 1, 1}, .local = {local, 1, 1}};
 }

@@ -219,7 +219,7 @@ static enum keel_status pass_by_kernel(struct memcheck *check, const struct piec
         {.kind = KEEL_ARG_U32, .as.u32 = alone ? (piece->count + ITEMS - 1) / ITEMS : 1},
     };
     struct keel_range range = {.global = {ITEMS, 1, 1}, .local = {LOCAL_ITEMS, 1, 1}};
-    uint32_t most = keel_device_info(check->device)->max_group_items;
+    const uint32_t most = keel_device_line_items(keel_device_info(check->device));
     while (range.local[0] > 1 && range.local[0] > most)
         range.local[0] /= 2;
     KEEL_TRY(keel_queue_launch(check->queue, check->kernel, args, sizeof args / sizeof args[0], &range, NULL,

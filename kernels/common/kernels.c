@@ -174,7 +174,7 @@ struct keel_range keel_kernels_groups(const struct keel_kernels *kernels, uint64
     if (!keel_kernels_share_rows(kernels))
         return keel_kernels_range(kernels, units);
     size_t group = KEEL_GROUP_ITEMS_MOST;
-    while (group > kernels->info.max_group_items)
+    while (group > keel_device_line_items(&kernels->info))
         group /= 2;
     return (struct keel_range){.global = {keel_size(units * group), 1, 1}, .local = {group, 1, 1}};
 }

@@ -225,19 +225,19 @@ static enum keel_status check_device(const struct keel_device_info *info,
     const uint64_t gemm = gemm_local_bytes(info, values), attention = attention_local_bytes(info, values);
     const bool private = attention_is_private(info, values);
     const uint64_t room = private ? ATTENTION_PRIVATE_BYTES : info->local_bytes;
-    if (values[KEEL_TUNABLE_GROUP_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
+    const uint32_t most = keel_device_line_items(info);
+    if (values[KEEL_TUNABLE_GROUP_ITEMS] > most && values[KEEL_TUNABLE_GROUP_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "launch.group_items = %u: groups of %s hold %u",
-                         values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, info->max_group_items);
+                         values[KEEL_TUNABLE_GROUP_ITEMS], info->selector, most);
     if (values[KEEL_TUNABLE_GROUP_ITEMS] % values[KEEL_TUNABLE_ROW_ITEMS] != 0)
         return keel_fail(KEEL_LIMIT, "launch.row_items = %u: no whole rows in launch.group_items = %u",
                          values[KEEL_TUNABLE_ROW_ITEMS], values[KEEL_TUNABLE_GROUP_ITEMS]);
-    if (values[KEEL_TUNABLE_GEMM_ITEMS] > info->max_group_items && values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
+    if (values[KEEL_TUNABLE_GEMM_ITEMS] > most && values[KEEL_TUNABLE_GEMM_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "gemm.items = %u: groups of %s hold %u", values[KEEL_TUNABLE_GEMM_ITEMS],
-                         info->selector, info->max_group_items);
-    if (values[KEEL_TUNABLE_ATTENTION_ITEMS] > info->max_group_items &&
-        values[KEEL_TUNABLE_ATTENTION_ITEMS] > 1)
+                         info->selector, most);
+    if (values[KEEL_TUNABLE_ATTENTION_ITEMS] > most && values[KEEL_TUNABLE_ATTENTION_ITEMS] > 1)
         return keel_fail(KEEL_LIMIT, "attention.items = %u: groups of %s hold %u",
-                         values[KEEL_TUNABLE_ATTENTION_ITEMS], info->selector, info->max_group_items);
+                         values[KEEL_TUNABLE_ATTENTION_ITEMS], info->selector, most);
     if (gemm > info->local_bytes)
         return keel_fail(KEEL_LIMIT,
                          "%s: take %llu bytes of local memory, %s has %llu: "
@@ -310,12 +310,13 @@ static void defaults(const struct keel_device_info *info, uint32_t values[KEEL_T
     const bool many = keel_device_many_lanes(info);
     const bool few_wide = info->kind == KEEL_DEVICE_HOST || (info->kind == KEEL_DEVICE_CPU && !many);
     const bool large = keel_device_local_size(info) == KEEL_LOCAL_LARGE;
-    const uint32_t limit = info->max_group_items != 0 ? info->max_group_items : 1;
+    const uint32_t most = keel_device_line_items(info), limit = most != 0 ? most : 1;
     const bool fused = info->kind == KEEL_DEVICE_HOST || (info->numerics & KEEL_NUMERICS_FMA) != 0;
     values[KEEL_TUNABLE_BY_LANE] = fused ? 0 : 2;
-    values[KEEL_TUNABLE_GROUP_ITEMS] = few_wide                        ? 1
-                                       : limit < KEEL_GROUP_ITEMS_MANY ? limit
-                                                                       : KEEL_GROUP_ITEMS_MANY;
+    values[KEEL_TUNABLE_GROUP_ITEMS] =
+        few_wide ? 1
+                 : most_of(KEEL_TUNABLE_GROUP_ITEMS,
+                           limit < KEEL_GROUP_ITEMS_MANY ? limit : KEEL_GROUP_ITEMS_MANY);
     values[KEEL_TUNABLE_ITEM_ELEMENTS] = !few_wide ? KEEL_LANES : fused ? KEEL_ITEM_ELEMENTS_WIDE : 256;
     values[KEEL_TUNABLE_ROW_ITEMS] =
         many && values[KEEL_TUNABLE_GROUP_ITEMS] % KEEL_LANES == 0 ? KEEL_LANES : 1;

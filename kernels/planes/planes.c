@@ -27,7 +27,7 @@ struct keel_planes_way keel_planes_way(const struct keel_device_info *info, enum
         return (struct keel_planes_way){1, has & (KEEL_DOT_VNNI | KEEL_DOT_BF16)};
     if (bf16)
         return (struct keel_planes_way){LANES_ITEMS, 0};
-    if ((has & KEEL_DOT_MMA) && info->max_group_items >= UNITS_ITEMS &&
+    if ((has & KEEL_DOT_MMA) && keel_device_line_items(info) >= UNITS_ITEMS &&
         info->local_bytes >= UNITS_LOCAL_BYTES)
         return (struct keel_planes_way){UNITS_ITEMS, KEEL_DOT_MMA};
     return (struct keel_planes_way){LANES_ITEMS, has & KEEL_DOT_DP4A ? KEEL_DOT_DP4A : has & KEEL_DOT_KHR};

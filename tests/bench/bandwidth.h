@@ -84,7 +84,7 @@ static enum keel_status stream_open(struct keel_device *device, struct keel_queu
     const struct keel_device_info *info = keel_device_info(device);
     const bool many = keel_device_many_lanes(info);
     *bench = (struct stream_bench){.queue = queue, .group = many ? STREAM_GROUP : 1};
-    while (bench->group > 1 && bench->group > info->max_group_items)
+    while (bench->group > 1 && bench->group > keel_device_line_items(info))
         bench->group /= 2;
     KEEL_TRY(keel_program_create(device, &stream_module, many ? "-DWIDTH=4" : "-DWIDTH=16", &bench->program));
     for (uint32_t i = 0; i < STREAM_COUNT; i++)

@@ -90,7 +90,7 @@ static enum keel_status fma_open(struct keel_device *device, struct fma_bench *b
     const struct keel_device_info *info = keel_device_info(device);
     const bool many = keel_device_many_lanes(info);
     size_t group = many ? FMA_GROUP : 1;
-    while (group > 1 && group > info->max_group_items)
+    while (group > 1 && group > keel_device_line_items(info))
         group /= 2;
     *bench = (struct fma_bench){.items = (size_t)info->compute_units * (many ? FMA_UNIT_ITEMS : 8),
                                 .group = group,

@@ -243,6 +243,7 @@ START_TEST(facts_of_a_device_say_how_many_work_items_a_group_has)
                                    .local_dedicated = true,
                                    .lanes = 32,
                                    .max_group_items = 1024,
+                                   .max_items = {1024, 1024, 64},
                                    .numerics = KEEL_NUMERICS_FMA};
     ck_assert_uint_eq(items_of(&gpu), 128);
     struct keel_device_info info = gpu;
@@ -252,6 +253,11 @@ START_TEST(facts_of_a_device_say_how_many_work_items_a_group_has)
     info.max_group_items = 96;
     ck_assert_uint_eq(items_of(&info), 64);
     info.max_group_items = 32;
+    ck_assert_uint_eq(items_of(&info), 1);
+    info = gpu;
+    info.max_items[0] = 96; /* fewer in a line than in all */
+    ck_assert_uint_eq(items_of(&info), 64);
+    info.max_items[0] = 32;
     ck_assert_uint_eq(items_of(&info), 1);
     info = gpu;
     info.local_dedicated = false; /* caches of a processor */
@@ -272,7 +278,8 @@ START_TEST(shapes_that_do_not_fit_are_refused_with_the_figure)
                                          .local_bytes = 16384,
                                          .local_dedicated = true,
                                          .lanes = 32,
-                                         .max_group_items = 128};
+                                         .max_group_items = 1024,
+                                         .max_items = {128, 1024, 64}};
     const struct keel_setting deep = {"gemm.item_depth", 32}, wide = {"gemm.items", 256};
     ck_ok(keel_kernels_check(&gpu, NULL, 0));
     ck_status(keel_kernels_check(&gpu, &deep, 1), KEEL_LIMIT);

@@ -534,6 +534,7 @@ START_TEST(the_texts_for_a_gpu_are_written)
                                          .local_bytes = 49152,
                                          .local_dedicated = true,
                                          .max_group_items = 1024,
+                                         .max_items = {1024, 1024, 64},
                                          .numerics = KEEL_NUMERICS_FMA};
     struct rig rig = rig_open_class("host", KEEL_EXACT8X2, UINT32_MAX, NULL, 0);
     struct keel_kernels there = {.info = gpu, .numerics = KEEL_EXACT8X2}; /* only options are asked of it */

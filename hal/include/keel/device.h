@@ -114,7 +114,7 @@ struct keel_device_info {
     uint64_t constant_bytes;   /* largest constant buffer */
     uint64_t cache_bytes;      /* of global memory; 0 when there is none */
     uint32_t cache_line_bytes;
-    uint32_t max_group_items;
+    uint32_t max_group_items;     /* in all; of a group along x see keel_device_line_items */
     uint32_t max_items[3];        /* of a group, by dimension */
     uint32_t lanes;               /* work-items that run in step, as the driver tells; 0 when it does not */
     uint32_t max_arg_bytes;       /* of all arguments of a kernel together */
@@ -183,6 +183,13 @@ static inline bool keel_device_many_lanes(const struct keel_device_info *info)
     const bool in_step =
         info->lanes >= KEEL_LANES_MANY || (info->lanes == 0 && info->kind == KEEL_DEVICE_GPU);
     return info->kind != KEEL_DEVICE_HOST && info->local_dedicated && in_step;
+}
+
+/* Work-items of the largest group that lies along x: a device may take fewer of them in one dimension than in
+ * all three. Who makes groups of one dimension asks this, and not max_group_items. */
+static inline uint32_t keel_device_line_items(const struct keel_device_info *info)
+{
+    return info->max_items[0] < info->max_group_items ? info->max_items[0] : info->max_group_items;
 }
 
 struct keel_device_stats {
