@@ -8,6 +8,7 @@
 #include "probe.h"
 #include <inttypes.h>
 #include <keel/clock.h>
+#include <keel/health.h>
 #include <string.h>
 
 enum { WORDS = 1024, BYTES = WORDS * 4, ROUNDS = 8, ROUNDS_QUICK = 4, STEPS_MAX = 1 << 30, OLD = 0x01d00000 };
@@ -411,7 +412,7 @@ static bool try_grid(struct gate *gate, const struct keel_range *range)
            keel_step_same(run, run->got, run->wanted, items * 4, "%s", what);
 }
 
-/* The largest group that the board and the kernel claim. */
+/* The largest group that the board and the kernel claim, in all. */
 static size_t claimed_items(const struct gate *gate)
 {
     size_t items = gate->run->on.info->max_group_items;
@@ -440,11 +441,91 @@ static void check_grids(struct keel_check_run *run)
     for (size_t i = 0; going && i < sizeof ranges / sizeof ranges[0]; i++)
         if (claims(&gate, ranges[i].local))
             going = try_grid(&gate, &ranges[i]);
-    for (size_t size = going ? claimed_items(&gate) : 0; going && size > 1; size = size > 64 ? size / 4 : 1) {
+    const size_t line = keel_device_line_items(run->on.info);
+    for (size_t size = !going                        ? 0
+                       : line < claimed_items(&gate) ? line
+                                                     : claimed_items(&gate);
+         going && size > 1; size = size > 64 ? size / 4 : 1) {
         const struct keel_range range = {{2 * size, 1, 1}, {size, 1, 1}};
-        if (claims(&gate, range.local))
-            going = try_grid(&gate, &range);
+        going = try_grid(&gate, &range);
     }
+}
+
+/* ---- times that the driver tells ---- */
+
+/* A gate that is shut and opened: how long, as the host saw it from before until after, and as the driver
+ * tells, since it took the command and since it began with it. False after a verdict, and where it does not
+ * tell. */
+struct told_times {
+    uint64_t seen_ns, in_all_ns, launch_ns;
+};
+
+static bool time_gate(struct gate *gate, struct told_times *out)
+{
+    struct keel_event *event = NULL;
+    uint64_t began_ns = 0;
+    const uint64_t begun_ns = keel_now_ns();
+    bool going = shut(gate, gate->first, &event) &&
+                 ok(gate, keel_event_wait(event, gate->run->deadline_ns), "the event of a slow command");
+    out->seen_ns = keel_now_ns() - begun_ns;
+    if (going && !keel_event_times(event, &began_ns, &out->in_all_ns)) {
+        keel_check_note(gate->run, "it does not tell when a launch began and ended, or not in this order");
+        going = false;
+    }
+    out->launch_ns = out->in_all_ns - began_ns;
+    keel_event_destroy(event);
+    return going;
+}
+
+/* A command takes no longer than the host sees, whatever else the machine does; an answer that is far too
+ * short is asked for again of longer launches, of which what comes before and after is a smaller part. False
+ * where nothing more is to be found out. */
+static bool try_times(struct gate *gate)
+{
+    enum { TOO_LONG = 2, TOO_SHORT = 20, LONGER = 4, LENGTHS = 3 };
+    const uint32_t steps = gate->steps;
+    struct told_times told = {0};
+    bool going = true;
+    for (int i = 0; going && i < LENGTHS; i++) {
+        going = time_gate(gate, &told);
+        if (going && told.in_all_ns > TOO_LONG * told.seen_ns + GATE_NS / 4) {
+            keel_check_fail(gate->run,
+                            "the driver tells that a command was over after %.3f ms, which was over after "
+                            "%.3f ms: its times are not nanoseconds",
+                            (double)told.in_all_ns / 1e6, (double)told.seen_ns / 1e6);
+            return false;
+        }
+        if (going && told.launch_ns >= told.seen_ns / TOO_SHORT)
+            break;
+        gate->steps *= gate->steps <= UINT32_MAX / LONGER ? LONGER : 1;
+    }
+    if (going && told.launch_ns < told.seen_ns / TOO_SHORT)
+        keel_check_fail(gate->run,
+                        "the driver tells that a launch of about %.3f ms took %.6f ms: its times are not "
+                        "nanoseconds",
+                        (double)told.seen_ns / 1e6, (double)told.launch_ns / 1e6);
+    gate->steps = steps;
+    return going && !keel_check_failed(gate->run);
+}
+
+static void check_times(struct keel_check_run *run)
+{
+    enum { TRACED = 64 };
+    struct gate gate;
+    if (!run->on.info->queue_profiling) {
+        keel_check_note(run, "it does not claim to tell when commands began and ended");
+        return;
+    }
+    if (!keel_check_ok(run, keel_device_trace_start(run->on.device, TRACED), "a trace"))
+        return;
+    bool going = begin_with_kernels(&gate, run);
+    if (going && gate.steps >= STEPS_MAX) {
+        keel_check_note(run, "nothing was tried: no launch of it takes long enough");
+        going = false;
+    }
+    for (uint32_t i = 0; going && i < (run->options->quick ? ROUNDS_QUICK : ROUNDS); i++)
+        going = reset(&gate) && try_times(&gate);
+    keel_device_trace_stop(run->on.device);
 }
 
 /* A queue out of order breaks all the others, an event too early the waits, a lost launch what two queues do.
@@ -466,4 +547,6 @@ const struct keel_check keel_checks_order[] = {
      "1.2", 120, BUFFERS, check_grids},
     {"2.12", "steady-launches", "launches that are done leave no memory behind in the process", "2.8", 120,
      BUFFERS, check_steady_launches},
+    {"2.13", "times", "when a command began and ended is told in nanoseconds", "2.7", 120, BUFFERS,
+     check_times},
     {.id = NULL}};

@@ -35,6 +35,12 @@ struct keel_trace {
     struct entry entries[];
 };
 
+bool keel_event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns)
+{
+    const struct keel_device_ops *ops = event->queue->device->ops;
+    return ops->event_times != NULL && ops->event_times(event, out_began_ns, out_ended_ns);
+}
+
 /* Caller holds the lock. A command that still runs stays without an end. */
 static void settle(struct keel_device *device, struct entry *entry)
 {
@@ -44,7 +50,7 @@ static void settle(struct keel_device *device, struct entry *entry)
         return;
     uint64_t began_ns = 0, ended_ns = 0; /* since the driver took it */
     if (ops->event_done(event)) {
-        entry->timed = ops->event_times != NULL && ops->event_times(event, &began_ns, &ended_ns);
+        entry->timed = keel_event_times(event, &began_ns, &ended_ns);
         entry->began_ns = entry->timed ? entry->enqueued_ns + began_ns : 0;
         entry->ended_ns = entry->timed ? entry->enqueued_ns + ended_ns : keel_now_ns();
     }

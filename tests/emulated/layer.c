@@ -26,9 +26,10 @@
  * EMULATED_INFO: "key=value;...", what the device claims, true or not. Keys: name vendor vendor_id version
  *   driver profile extensions type (2 cpu, 4 gpu, 8 accelerator) compiler linker unified available
  *   little_endian align_bits units group_items item_sizes local local_type (1 memory of its own, 2 a part of
- *   the other) lanes (that run in step) private (of each kernel) memory buffer single_fp double_fp, and which
- *   card it is, by the queries of extensions: uuid, pci, topology_amd (hexadecimal digits, as the bytes lie
- *   in memory), pci_bus_nv, pci_slot_nv.
+ *   the other) lanes (that run in step) private (of each kernel) memory buffer single_fp double_fp
+ *   times_per_us (the unit of when commands began and ended: 1000 is right), and which card it is, by the
+ *   queries of extensions: uuid, pci, topology_amd (hexadecimal digits, as the bytes lie in memory),
+ *   pci_bus_nv, pci_slot_nv.
  * EMULATED_LOG: a file that gets a line for each program, build, reprogramming and fault.
  * EMULATED_FAULTS: faults as in keel/fault.h, each ACTION:CALL=WHEN[,key=value...]
  *

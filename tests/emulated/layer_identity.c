@@ -46,7 +46,8 @@ static const struct fact facts[] = {
     {"local", CL_DEVICE_LOCAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"local_type", CL_DEVICE_LOCAL_MEM_TYPE, FACT_UINT, NULL, NULL},
     {"lanes", CL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, FACT_SIZE, NULL, NULL},
-    {"private", CL_KERNEL_PRIVATE_MEM_SIZE, FACT_ULONG, NULL, NULL}, /* of each kernel */
+    {"private", CL_KERNEL_PRIVATE_MEM_SIZE, FACT_ULONG, NULL, NULL},      /* of each kernel */
+    {"times_per_us", CL_PROFILING_COMMAND_START, FACT_ULONG, NULL, NULL}, /* 1000 by the standard */
     {"memory", CL_DEVICE_GLOBAL_MEM_SIZE, FACT_ULONG, NULL, NULL},
     {"buffer", CL_DEVICE_MAX_MEM_ALLOC_SIZE, FACT_ULONG, NULL, NULL},
     /* Round to nearest, infinities and not-a-numbers; neither denormals nor fma. */
@@ -270,6 +271,24 @@ static cl_int CL_API_CALL get_work_group_info(cl_kernel kernel, cl_device_id dev
     return layer_next->clGetKernelWorkGroupInfo(kernel, device, param, value_bytes, value, value_bytes_ret);
 }
 
+/* When a command began or ended, in the unit that was said. */
+static cl_int CL_API_CALL get_event_times(cl_event event, cl_profiling_info param, size_t value_bytes,
+                                          void *value, size_t *value_bytes_ret)
+{
+    enum { NS_PER_US = 1000 };
+    size_t length;
+    const char *text = said("times_per_us", &length);
+    cl_ulong ns = 0;
+    if (text == NULL)
+        return layer_next->clGetEventProfilingInfo(event, param, value_bytes, value, value_bytes_ret);
+    const cl_int error = layer_next->clGetEventProfilingInfo(event, param, sizeof ns, &ns, NULL);
+    const uint64_t per_us = strtoull(text, NULL, 10);
+    return error != CL_SUCCESS
+               ? error
+               : answer_number(FACT_ULONG, ns / NS_PER_US * per_us + ns % NS_PER_US * per_us / NS_PER_US,
+                               value_bytes, value, value_bytes_ret);
+}
+
 void layer_identity_install(struct _cl_icd_dispatch *table)
 {
     table->clGetPlatformIDs = get_platform_ids;
@@ -277,4 +296,5 @@ void layer_identity_install(struct _cl_icd_dispatch *table)
     table->clGetDeviceIDs = get_device_ids;
     table->clGetDeviceInfo = get_device_info;
     table->clGetKernelWorkGroupInfo = get_work_group_info;
+    table->clGetEventProfilingInfo = get_event_times;
 }

@@ -111,9 +111,13 @@ START_TEST(every_command_is_in_its_row_with_its_times)
     launch(queue, &last);
     ck_ok(keel_event_wait(last, keel_deadline_after_ns(LIMIT_NS)));
     ck_ok(keel_queue_finish(second, keel_deadline_after_ns(LIMIT_NS)));
+    double ended_us = (double)keel_now_ns() / 1e3;
+    uint64_t last_began_ns = 0, last_ended_ns = 0;
+    ck_assert(keel_event_times(last, &last_began_ns, &last_ended_ns) == (_i != 0));
+    ck_assert(last_began_ns <= last_ended_ns && (double)last_ended_ns / 1e3 <= ended_us - began_us);
     keel_event_destroy(copied);
     keel_event_destroy(last);
-    double ended_us = (double)keel_now_ns() / 1e3;
+    ended_us = (double)keel_now_ns() / 1e3;
     ck_assert_uint_eq(out[3], 5); /* and the commands did what they do */
     json_t *all = written();
     ck_assert_uint_eq(json_array_size(all), 5);

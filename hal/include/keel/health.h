@@ -108,6 +108,10 @@ enum keel_status keel_device_trace_start(struct keel_device *device, uint32_t co
 enum keel_status keel_device_trace_write(struct keel_device *device, const char *path);
 /* Drop the trace; nothing happens where none runs. keel_device_close does it too. */
 void keel_device_trace_stop(struct keel_device *device);
+/* When a command began and ended, as the driver tells, in nanoseconds since it took the command. False where
+ * it does not tell: while the command runs, of a queue that was made while no trace ran, or at all
+ * (queue_profiling). Any thread. */
+bool keel_event_times(struct keel_event *event, uint64_t *out_began_ns, uint64_t *out_ended_ns);
 
 KEEL_API_END
 
