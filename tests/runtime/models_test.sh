@@ -86,6 +86,17 @@ cuts "or each slice has owners" heads-owned --ranks 4 --set parallel.tensor=2 --
 cuts "or its weights are gathered, too" heads-gathered --ranks 4 --set parallel.tensor=2 --set parallel.zero=3
 train llama-demo heads-resumed --set train.steps=3 --set job.tensor=2 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
 cuts "or one rank goes on with what two saved" heads-resumed --ranks 1
+experts="--set model.kind=mixtral --set model.experts=3"
+train llama-demo mixtral --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true $experts --ranks 1
+mixes() { # NAME DIR ARGUMENTS...: the same of a llama of experts, which every rank has whole
+    name=$1 out=$2
+    shift 2
+    train llama-demo "$out" --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true $experts "$@"
+    check "$name" same_bits "$root/mixtral" "$root/$out"
+}
+mixes "beside experts, where a rank is killed" mixtral-killed --ranks 4 --set parallel.tensor=2 --drill kill:rank=2,step=4,at=reduce --set cluster.timeout_s=1
+mixes "and where weights are gathered" mixtral-gathered --ranks 4 --set parallel.tensor=2 --set parallel.zero=3 --drill kill:rank=1,step=4 --set cluster.timeout_s=1
+check "in which a rank was lost" grep -q '"event":"recovery"' "$root/mixtral-gathered/events.jsonl"
 train llama-demo sliced --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
 check "a run whose attention is whole does not go on with heads cut" grep -q 'holds a run of another job: model.cut_heads is false there and true here' "$root/log"
 train llama-demo few --set train.steps=6 --set job.tensor=2 --set model.kv_heads=1 --set model.cut_heads=true --ranks 2 --set parallel.tensor=2
