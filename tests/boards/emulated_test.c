@@ -380,7 +380,7 @@ START_TEST(a_failed_command_ends_with_an_error)
     cl_kernel twice = ready_plain("fail:launch=1,code=-9999");
     ck_assert_int_eq(launch(twice, GROUP, &failed), CL_SUCCESS);
     clFlush(queue);
-    for (int i = 0; i < 1000 && state_of(failed) > CL_COMPLETE; i++)
+    while (state_of(failed) > CL_COMPLETE) /* the suite's limit ends it */
         usleep(1000);
     ck_assert_int_lt(state_of(failed), CL_COMPLETE);
 }

@@ -101,8 +101,9 @@ static int be_interrupted(void)
     keel_process_hold_interrupts(true);
     if (write(3, "r", 1) != 1)
         return 1;
-    for (int i = 0; i < 600 && !keel_process_interrupted(); i++)
-        keel_sleep_until_ns(keel_deadline_after_ns(100 * KEEL_NS_PER_MS));
+    const uint64_t limit_ns = keel_deadline_after_ns(LIMIT_NS); /* the same request is one for a second */
+    while (!keel_process_interrupted() && keel_remaining_ns(limit_ns) > 0)
+        keel_sleep_until_ns(keel_deadline_after_ns(KEEL_NS_PER_MS));
     if (write(3, "i", 1) != 1 || raise(SIGINT) != 0) /* the same request once more */
         return 1;
     return keel_process_interrupted() ? 0 : 2;

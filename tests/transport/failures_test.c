@@ -236,7 +236,7 @@ static int old_epoch_body(struct rank *me)
     if (old)
         memset(data, 0xee, sizeof data);
     rank_ok(me, broadcast_begin(group, 1, (uint32_t)me->seed, data, sizeof data, &operation));
-    enum keel_status status = keel_operation_wait(operation, in_seconds(1));
+    enum keel_status status = keel_operation_wait(operation, in_seconds(old ? 60 : 1));
     rank_check(me, status == (old ? KEEL_REVOKED : KEEL_TIMEOUT));
     for (uint32_t k = 0; k < sizeof data; k++)
         rank_check(me, data[k] == (old ? 0xee : 0));

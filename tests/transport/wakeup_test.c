@@ -32,10 +32,12 @@ static int two_that_hear_a_bell(struct rank *me)
 {
     struct keel_endpoint *endpoint = me->endpoint;
     struct pollfd bell = {.fd = endpoint->wake_fd, .events = POLLIN};
-    while (!thread_sleeps(endpoint))
-        sleep_ms(1);
     keel_mutex_lock(&endpoint->lock);
-    rank_check(me, keel_endpoint_drive(endpoint));
+    while (!endpoint->thread_polling || !keel_endpoint_drive(endpoint)) {
+        keel_mutex_unlock(&endpoint->lock);
+        sleep_ms(1);
+        keel_mutex_lock(&endpoint->lock);
+    }
     keel_endpoint_wake(endpoint);
     keel_mutex_unlock(&endpoint->lock);
     while (thread_sleeps(endpoint))
