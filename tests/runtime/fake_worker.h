@@ -29,6 +29,7 @@ struct fake_shared {
     _Atomic uint64_t arrived[KEEL_MEMBERS_MAX];
     _Atomic int worker_pid[KEEL_NODES_MAX][KEEL_WORKERS_PER_NODE]; /* the newest */
     _Atomic int agent_pid[KEEL_NODES_MAX];
+    _Atomic uint64_t last_step; /* no rank goes beyond it meanwhile; 0: all go on to the end */
 };
 
 /* Map DIR/shared; empty it first when `fresh`. */
@@ -222,7 +223,9 @@ static void fake_move(struct fake *fake)
         fake_say(KEEL_LINK_DONE, 0, "");
         _exit(0);
     }
-    uint64_t next = fake->done + 1;
+    const uint64_t next = fake->done + 1, last = atomic_load(&fake->shared->last_step);
+    if (last > 0 && next > last)
+        return;
     if (fake_drilled(fake, "fail") && next == 10)
         fake_give_up();
     fake_raise(&fake->shared->arrived[fake->rank], fake->view.epoch << 32 | next);

@@ -138,14 +138,26 @@ static void write_job(const char *steps, const char *cluster)
     ck_ok(keel_file_replace(path, text, (size_t)length, 0600));
 }
 
-static void start_run(const char *option, const char *value)
+/* Its workers go no further than that step before they are told to; 0: than the last. */
+static void start_run_to(uint64_t step, const char *option, const char *value)
 {
     char self[KEEL_PATH_BYTES];
     ck_ok(keel_self_path(self, sizeof self));
     char *argv[] = {self, "run", directory, (char *)option, (char *)value, NULL};
     shared = fake_map(directory, 1);
     ck_assert_ptr_nonnull(shared);
+    atomic_store(&shared->last_step, step);
     ck_ok(keel_process_spawn(argv, NULL, 0, -1, &launcher));
+}
+
+static void start_run(const char *option, const char *value)
+{
+    start_run_to(0, option, value);
+}
+
+static void let_go_on(void)
+{
+    atomic_store(&shared->last_step, 0);
 }
 
 static const char *read_report(void)
@@ -297,9 +309,10 @@ END_TEST
 START_TEST(survivors_share_the_shards_of_a_killed_worker)
 {
     write_job("120", "ranks = 4\nrespawn = false\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("step 30 ");
     hit(shared->worker_pid[3][0], SIGKILL);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 120);
     expect_all_gone();
@@ -310,10 +323,11 @@ END_TEST
 START_TEST(a_spare_takes_the_place_of_a_killed_worker)
 {
     write_job("120", "ranks = 3\nspares = 1\nrespawn = false\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("spare 1");
     await("step 30 ");
     hit(shared->worker_pid[1][0], SIGKILL);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 120);
     expect("active 3 spare 0 cause process-exit");
@@ -343,9 +357,10 @@ END_TEST
 START_TEST(a_killed_agent_stays_away_when_the_job_says_so)
 {
     write_job("120", "ranks = 4\nrespawn = false\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("step 30 ");
     hit(shared->agent_pid[4], SIGKILL);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 120);
     expect_all_gone();
@@ -456,7 +471,7 @@ END_TEST
 START_TEST(when_all_are_killed_the_run_goes_on_when_started_again)
 {
     write_job("80", "ranks = 4\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("step 30 ");
     for (int node = 1; node <= 4; node++)
         hit(shared->agent_pid[node], SIGKILL);
@@ -479,11 +494,12 @@ END_TEST
 START_TEST(a_stopped_worker_is_replaced_and_never_left_behind)
 {
     write_job("200", "ranks = 3\nspares = 1\nrespawn = false\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("spare 1");
     await("step 30 ");
     int stopped = shared->worker_pid[2][0];
     hit(stopped, SIGSTOP);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 200);
     ck_assert(!alive(stopped));
@@ -495,12 +511,13 @@ END_TEST
 START_TEST(a_stopped_agent_is_replaced_and_never_left_behind)
 {
     write_job("200", "ranks = 3\nspares = 1\nrespawn = false\n");
-    start_run(NULL, NULL);
+    start_run_to(40, NULL, NULL);
     await("spare 1");
     await("step 30 ");
     int stopped = shared->agent_pid[2];
     hit(stopped, SIGSTOP);
     hit(shared->worker_pid[2][0], SIGSTOP);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 200);
     ck_assert(!alive(stopped));
@@ -882,7 +899,7 @@ static void send_strangers(uint16_t port, uint64_t run)
 START_TEST(strangers_change_nothing_and_the_key_is_nowhere_to_be_read)
 {
     write_job("200", "ranks = 3\n");
-    start_run(NULL, NULL);
+    start_run_to(150, NULL, NULL);
     await("step 20 ");
     char *agent = read_process(shared->agent_pid[1], "cmdline");
     unsigned port;
@@ -905,6 +922,7 @@ START_TEST(strangers_change_nothing_and_the_key_is_nowhere_to_be_read)
     }
     keel_free(key);
     keel_free(agent);
+    let_go_on();
     expect_exit(0);
     expect_steps(1, 200);
     expect_all_gone();

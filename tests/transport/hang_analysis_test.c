@@ -95,8 +95,7 @@ static bool has_news(const struct keel_recordings *recordings)
 {
     bool news = false;
     for (uint32_t k = 0; k < recordings->count; k++)
-        news = news ||
-               recordings->at[k]->record.header.event_total > recordings->at[k]->event_total_before;
+        news = news || recordings->at[k]->record.header.event_total > recordings->at[k]->event_total_before;
     return news;
 }
 
