@@ -1,6 +1,8 @@
 /* wakeup_test.c - who sleeps is woken: the owner of progress for what other threads ask, and the endpoint's
  * own thread for what a caller leaves under way. A wake-up that is lost shows as a wait until the next look
- * for signs of life, up to 50 ms; most of some rounds are looked at, so that a busy machine fails nobody. */
+ * for signs of life, up to 50 ms; most of some rounds are looked at, so that a busy machine fails nobody.
+ *
+ * It runs alone: half of the rounds take as long where many want the processors, who sleep or not. */
 #include "group.h"
 #include "ranks.h"
 
