@@ -17,7 +17,8 @@
 struct keel_axes {
     uint32_t ranks, tensor, data;                              /* data positions that are complete */
     uint16_t place[KEEL_MEMBERS_MAX], index[KEEL_MEMBERS_MAX]; /* by rank: its column, and its number there */
-    uint16_t column_count[KEEL_SLICES_MAX];
+    uint16_t column_count[KEEL_SLICES_MAX], first[KEEL_SLICES_MAX]; /* by place: its ranks, and the first
+                                                                      of them; KEEL_RANK_NONE: none */
 };
 
 enum { KEEL_NO_PLACE = UINT16_MAX };
@@ -28,8 +29,10 @@ uint32_t keel_axes_tensor(uint32_t ranks, uint32_t asked);
  * that, since others need what only it has. */
 void keel_axes_find(const uint16_t *had, const bool *stays, uint32_t ranks, uint32_t tensor,
                     struct keel_axes *out);
-/* The rank of a place at an index; which is there. */
+/* The rank of a place at an index; which is there. Looks at all ranks. */
 uint32_t keel_axes_rank(const struct keel_axes *axes, uint32_t place, uint32_t index);
+/* All of a place, column_count of them, by index. */
+void keel_axes_column(const struct keel_axes *axes, uint32_t place, uint16_t *out);
 /* First of `slices` that a place has; of place `tensor`: the end. */
 uint32_t keel_axes_slice(uint32_t slices, uint32_t tensor, uint32_t place);
 /* The data position that carries a shard. */

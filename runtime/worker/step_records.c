@@ -5,6 +5,7 @@
  * not those of all ranks. Where they are not, all gather them, and all compare the same records, so all draw
  * the same conclusion. */
 #include "trainer_internal.h"
+#include "votes.h"
 #include <keel/bits.h>
 #include <keel/clock.h>
 #include <keel/memory.h>
@@ -180,16 +181,25 @@ static bool said_loss(const struct keel_commit_record *record, uint64_t *out)
     return record->has_loss != 0;
 }
 
-/* How many ranks say `wanted`; NULL: say anything. */
-static uint32_t count_saying(const struct keel_trainer *trainer, uint32_t rank_count,
-                             bool (*said)(const struct keel_commit_record *, uint64_t *),
-                             const uint64_t *wanted)
-{
-    uint32_t count = 0;
+struct most { /* of those who say anything */
+    uint32_t known, count;
     uint64_t value;
+};
+
+/* What most say; of what as many say, what the first of them does. */
+static void find_most(const struct keel_trainer *trainer, uint32_t rank_count,
+                      bool (*said)(const struct keel_commit_record *, uint64_t *), struct most *out)
+{
+    uint64_t sorted[KEEL_MEMBERS_MAX], value;
+    *out = (struct most){.known = 0};
     for (uint32_t r = 0; r < rank_count; r++)
-        count += said(&trainer->records[r], &value) && (wanted == NULL || value == *wanted) ? 1 : 0;
-    return count;
+        if (said(&trainer->records[r], &value))
+            sorted[out->known++] = value;
+    keel_votes_sort(sorted, out->known);
+    out->count = keel_votes_most(sorted, out->known);
+    for (uint32_t r = rank_count; r-- > 0;)
+        if (said(&trainer->records[r], &value) && keel_votes_for(sorted, out->known, value) == out->count)
+            out->value = value;
 }
 
 static uint16_t rank_of(const struct keel_trainer_step *step, uint32_t position)
@@ -275,30 +285,25 @@ static enum keel_status check_said(struct keel_tape_run *run,
 {
     const struct keel_trainer *trainer = run->trainer;
     const struct keel_trainer_step *step = run->step;
-    const uint32_t ranks = step->rank_count, known = count_saying(trainer, ranks, said, NULL);
+    const uint32_t ranks = step->rank_count;
     bool wrong[KEEL_MEMBERS_MAX];
-    uint64_t most = 0, value;
-    uint32_t most_count = 0, count, first = ranks;
-    for (uint32_t r = 0; r < ranks && most_count * 2 <= known; r++) {
-        if (!said(&trainer->records[r], &value))
-            continue;
-        count = count_saying(trainer, ranks, said, &value);
-        most = count > most_count ? value : most;
-        most_count = count > most_count ? count : most_count;
-    }
+    struct most most;
+    uint64_t value;
+    uint32_t first = ranks;
+    find_most(trainer, ranks, said, &most);
     for (uint32_t r = ranks; r-- > 0;) {
-        wrong[r] = said(&trainer->records[r], &value) && value != most;
+        wrong[r] = said(&trainer->records[r], &value) && value != most.value;
         first = wrong[r] ? r : first;
     }
     if (first == ranks)
         return KEEL_OK;
-    const bool outvoted = most_count * 2 > known;
+    const bool outvoted = most.count * 2 > most.known;
     char evidence[KEEL_DETAIL_BYTES];
     (void)said(&trainer->records[first], &value);
     snprintf(evidence, sizeof evidence,
              "after step %llu rank %u has the %s %0*llx, and %u of %u ranks have %0*llx%s",
              (unsigned long long)step->step, rank_of(step, first), what, digits, (unsigned long long)value,
-             most_count, ranks, digits, (unsigned long long)most,
+             most.count, ranks, digits, (unsigned long long)most.value,
              outvoted ? "" : ": one of them is wrong, and nobody can tell which");
     return outvoted ? vote_out(run, wrong, board, evidence) : differ(run, evidence);
 }

@@ -52,10 +52,9 @@ static enum keel_status open_column(struct keel_worker *worker)
     struct keel_worker_axes *axes = &worker->axes;
     const struct keel_axes *map = &axes->map;
     const uint32_t place = map->place[worker->position];
-    for (uint32_t i = 0; i < map->column_count[place]; i++) {
-        axes->column_ranks[i] = (uint16_t)keel_axes_rank(map, place, i);
+    keel_axes_column(map, place, axes->column_ranks);
+    for (uint32_t i = 0; i < map->column_count[place]; i++)
         axes->column_names[i] = worker->position_rank[axes->column_ranks[i]];
-    }
     for (uint32_t s = 0; s < worker->job.shards; s++)
         axes->shard_index[s] = (uint16_t)keel_axes_position(worker->job.shards, map->data, s);
     if (map->column_count[place] == 1)
@@ -94,17 +93,15 @@ static enum keel_status open_norm(struct keel_worker *worker)
 {
     struct keel_worker_axes *axes = &worker->axes;
     const struct keel_axes *map = &axes->map;
-    uint16_t all[KEEL_MEMBERS_MAX], first[KEEL_SLICES_MAX];
+    uint16_t all[KEEL_MEMBERS_MAX];
     axes->trainer.norm = axes->trainer.places;
     axes->trainer.gives_norm = true;
     if (!has_idle(map))
         return KEEL_OK;
     for (uint32_t r = 0; r < map->ranks; r++)
         all[r] = (uint16_t)r;
-    for (uint32_t k = 0; k < map->tensor; k++)
-        first[k] = (uint16_t)keel_axes_rank(map, k, 0);
     axes->trainer.gives_norm = map->index[worker->position] == 0;
-    return create(worker, GROUP_NORM, all, map->ranks, first, map->tensor, &axes->norm);
+    return create(worker, GROUP_NORM, all, map->ranks, map->first, map->tensor, &axes->norm);
 }
 
 static enum keel_status open_groups(struct keel_worker *worker)
@@ -451,7 +448,7 @@ static enum keel_status check_columns(const struct keel_worker *worker)
     const struct keel_axes *map = &worker->axes.map;
     for (uint32_t p = 0; p < worker->rank_count && !keel_worker_gathers(worker); p++) {
         const struct keel_sync_record *record = &worker->sync_all[p];
-        const uint32_t first = keel_axes_rank(map, map->place[p], 0);
+        const uint32_t first = map->first[map->place[p]];
         const struct keel_sync_record *other = &worker->sync_all[first];
         if (record->next_step != other->next_step || record->part != other->part ||
             record->shared != other->shared)
@@ -471,7 +468,7 @@ static void gather_healed(struct keel_worker *worker)
     const struct keel_axes *map = &worker->axes.map;
     struct keel_moved all = {.bytes = 0};
     for (uint32_t k = 0; k < map->tensor; k++) {
-        const struct keel_moved *column = &worker->sync_all[keel_axes_rank(map, k, 0)].healed;
+        const struct keel_moved *column = &worker->sync_all[map->first[k]].healed;
         all.bytes += column->bytes;
         all.senders += column->senders;
         all.receivers += column->receivers;

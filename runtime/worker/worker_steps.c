@@ -83,7 +83,7 @@ static enum keel_status evaluate_shared(struct keel_worker *worker, struct keel_
 {
     struct keel_worker_axes *axes = &worker->axes;
     const struct keel_axes *map = &axes->map;
-    const uint32_t root = keel_axes_rank(map, 0, 0);
+    const uint32_t root = map->first[0];
     const void *parts[] = {&axes->scores};
     if (axes->tensor == 1 || map->index[worker->position] < map->data)
         KEEL_TRY(keel_trainer_eval(worker->trainer, out));

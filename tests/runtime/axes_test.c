@@ -1,7 +1,9 @@
 /* axes_test.c - who has which slices, and which shards, against what it is by definition: columns that differ
  * by one rank at most, as many ranks where they were as can be, and data positions that are whole. */
 #include "axes.h"
+#include "block_count.h"
 #include "harness.h"
+#include <stdio.h>
 #include <string.h>
 
 static uint32_t random_state = 1;
@@ -57,6 +59,15 @@ static void check_stays(const struct keel_axes *axes, uint32_t ranks)
     }
 }
 
+static void check_column(const struct keel_axes *axes, uint32_t place)
+{
+    static uint16_t ranks[KEEL_MEMBERS_MAX];
+    keel_axes_column(axes, place, ranks);
+    ck_assert_uint_eq(axes->first[place], axes->column_count[place] > 0 ? ranks[0] : KEEL_RANK_NONE);
+    for (uint32_t i = 0; i < axes->column_count[place]; i++)
+        ck_assert(axes->place[ranks[i]] == place && axes->index[ranks[i]] == i);
+}
+
 static void check_places(const struct keel_axes *axes, uint32_t ranks, uint32_t tensor, bool level)
 {
     uint32_t count[KEEL_SLICES_MAX] = {0}, least = ranks, most = 0, stayed = 0;
@@ -73,6 +84,8 @@ static void check_places(const struct keel_axes *axes, uint32_t ranks, uint32_t 
         least = count[k] < least ? count[k] : least;
         most = count[k] > most ? count[k] : most;
     }
+    for (uint32_t k = 0; k < tensor; k++)
+        check_column(axes, k);
     ck_assert_uint_eq(axes->data, least);
     check_stays(axes, ranks);
     ck_assert(!level || most - least <= 1);
@@ -92,6 +105,27 @@ START_TEST(ranks_stay_where_they_were_as_far_as_columns_are_level)
         keel_axes_find(had, stays, ranks, tensor, &axes);
         check_places(&axes, ranks, tensor, i % 2 == 0);
     }
+}
+END_TEST
+
+/* All had one place, and all but one in `tensor` must go; with its columns. */
+START_TEST(steps_grow_as_the_ranks_do)
+{
+    static struct keel_axes axes;
+    static uint16_t column[KEEL_MEMBERS_MAX];
+    uint64_t blocks[2];
+    memset(had, 0, sizeof had);
+    memset(stays, 0, sizeof stays);
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t ranks = i == 0 ? KEEL_MEMBERS_MAX / 8 : KEEL_MEMBERS_MAX;
+        blocks_begin();
+        keel_axes_find(had, stays, ranks, 8, &axes);
+        for (uint32_t place = 0; place < 8; place++)
+            keel_axes_column(&axes, place, column);
+        blocks[i] = blocks_end();
+        printf("note: %u ranks in 8 places: %llu basic blocks\n", ranks, (unsigned long long)blocks[i]);
+    }
+    blocks_check(blocks, 8);
 }
 END_TEST
 
@@ -128,6 +162,7 @@ END_TEST
 static void cases(TCase *tc)
 {
     tcase_add_test(tc, ranks_stay_where_they_were_as_far_as_columns_are_level);
+    tcase_add_test(tc, steps_grow_as_the_ranks_do);
     tcase_add_test(tc, places_are_as_many_as_asked_for_and_ranks_allow);
     tcase_add_test(tc, slices_and_shards_are_shared_as_floors_say);
 }
