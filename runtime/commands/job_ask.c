@@ -112,6 +112,7 @@ struct asking {
     uint64_t patience_ns;
     uint64_t last_ns;  /* somebody who leads was there then, or it began */
     bool heard;        /* by one of them */
+    bool unbegun;      /* it was said that the run waits for its agents */
     struct look *look; /* under way; NULL: none is */
 };
 
@@ -154,11 +155,27 @@ static enum keel_status begin(struct asking *asking)
     return KEEL_OK;
 }
 
+/* The launcher writes its gates when it has all agents, which may take as long as those who start them: as
+ * long as who asks wants to wait. */
+static enum keel_status await_gates(struct asking *asking)
+{
+    const struct keel_job_question *question = asking->question;
+    if (!asking->unbegun && question->stays != NULL)
+        question->stays(question->context, "the run waits for its agents: asks when they are there");
+    asking->unbegun = true;
+    asking->last_ns = keel_now_ns();
+    return keel_fail(KEEL_NOT_FOUND,
+                     "the run still waits for its agents (it has no file gates yet), and was not asked; ask "
+                     "again when keel job status tells of a view");
+}
+
 /* The places anew each time: who leads next on the launcher's host has another. */
 static enum keel_status dial(struct asking *asking, struct keel_job_answer *out)
 {
     const struct keel_job_question *question = asking->question;
     struct keel_dialed dialed;
+    if (!asking->heard && !keel_run_gates_are_there(question->directory))
+        return await_gates(asking);
     KEEL_TRY(keel_run_gates_read(question->directory, &asking->gates));
     asking->ask.run = asking->gates.run;
     enum keel_status status = keel_dial_ask(&asking->dial, &dialed);

@@ -2,6 +2,7 @@
  *
  * Needs the run's directory alone: DIR/gates says where (run_gates.h), DIR/job.key is the key. The common
  * store is asked for who leads only where nobody at these places does, and may hang: it is not waited for.
+ * A run whose launcher still waits for its agents has no such file: it is waited for, which is said.
  * Blocks. */
 #ifndef KEEL_JOB_ASK_H
 #define KEEL_JOB_ASK_H

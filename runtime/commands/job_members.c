@@ -118,7 +118,8 @@ const struct keel_command_kind keel_job_drain_kind = {
         "have come. No step is done again where others have copies of what its ranks have, as after a\n"
         "loss. It is not started again before keel job add, or until the run is begun anew. Waits until\n"
         "it has left, and all nodes know it. Who leads is asked over TCP, where DIR/gates says, by the\n"
-        "key DIR/job.key; if it is lost meanwhile, who leads next.\n",
+        "key DIR/job.key; if it is lost meanwhile, who leads next. A run that still waits for its agents\n"
+        "is asked when they are there.\n",
     .examples = "  keel job drain runs/demo 3\n"
                 "  keel job drain runs/demo 3 --wait 30m && ssh h3 reboot\n",
     .options = drain_options,

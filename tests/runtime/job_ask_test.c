@@ -183,12 +183,69 @@ START_TEST(a_node_that_never_was_drained_is_not_added)
 }
 END_TEST
 
+/* ---- before the launcher has all agents ---------------------------------------------------------------- */
+
+static atomic_uint words; /* that were said while it waits */
+
+static void on_word(void *context, const char *why)
+{
+    (void)context;
+    if (strstr(why, "waits for its agents") != NULL)
+        atomic_fetch_add(&words, 1);
+}
+
+/* `seconds`: until it gives up. */
+static void ask_early(struct keel_thread *thread, uint64_t seconds)
+{
+    keel_gate_leave(gate);
+    keel_run_gates_remove(directory);
+    done_before = true; /* an answer that ends it */
+    question = (struct keel_job_question){.directory = directory,
+                                          .wish = KEEL_WISH_DRAIN,
+                                          .node = 2,
+                                          .deadline_ns = keel_deadline_after_ns(seconds * KEEL_NS_PER_S),
+                                          .stays = on_word};
+    atomic_store(&words, 0);
+    atomic_store(&over, false);
+    ck_ok(keel_thread_create(thread, "ask", ask, NULL));
+    while (atomic_load(&words) == 0 && !atomic_load(&over))
+        (void)poll(NULL, 0, 5);
+}
+
+START_TEST(a_run_that_waits_for_its_agents_is_asked_when_they_are_there)
+{
+    struct keel_thread thread;
+    ask_early(&thread, 60);
+    open_gate();
+    turn_until(1);
+    keel_thread_join(&thread);
+    ck_assert_uint_eq(asked, 1);
+    ck_assert_uint_eq(atomic_load(&words), 1);
+    ck_assert_msg(status == KEEL_INVALID, "%s", detail);
+}
+END_TEST
+
+START_TEST(who_waits_no_longer_for_agents_is_told_what_to_do)
+{
+    struct keel_thread thread;
+    ask_early(&thread, 1);
+    keel_thread_join(&thread);
+    open_gate(); /* the teardown closes it */
+    ck_assert_uint_eq(asked, 0);
+    ck_assert_int_eq(status, KEEL_TIMEOUT);
+    ck_assert_msg(strstr(detail, "still waits for its agents") != NULL && strstr(detail, "ask again") != NULL,
+                  "%s", detail);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_node_that_is_back_when_another_leads_was_added);
     tcase_add_test(tc, what_else_the_next_one_refuses_is_refused);
     tcase_add_test(tc, a_node_that_never_was_drained_is_not_added);
+    tcase_add_test(tc, a_run_that_waits_for_its_agents_is_asked_when_they_are_there);
+    tcase_add_test(tc, who_waits_no_longer_for_agents_is_told_what_to_do);
 }
 
 KEEL_TEST_MAIN("job_ask", cases, 60)
