@@ -1,5 +1,5 @@
-/* votes.h - how many of a run's ranks say the same, where they do not all: in n log n steps, whatever they say.
- * Pure; any thread. */
+/* votes.h - how many of a run's ranks say the same, where they do not all: in n log n steps, whatever they
+ * say. Pure; any thread. */
 #ifndef KEEL_VOTES_H
 #define KEEL_VOTES_H
 
