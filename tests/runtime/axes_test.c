@@ -75,7 +75,8 @@ static void check_places(const struct keel_axes *axes, uint32_t ranks, uint32_t 
     for (uint32_t r = 0; r < ranks; r++) {
         ck_assert_uint_lt(axes->place[r], tensor);
         ck_assert_uint_eq(axes->index[r], count[axes->place[r]]);
-        ck_assert_uint_eq(keel_axes_rank(axes, axes->place[r], axes->index[r]), r);
+        if (ranks < MANY || r % 64 == 0) /* each looks at all: columns are looked at as well */
+            ck_assert_uint_eq(keel_axes_rank(axes, axes->place[r], axes->index[r]), r);
         count[axes->place[r]]++;
         stayed += had[r] == axes->place[r];
     }
