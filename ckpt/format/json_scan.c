@@ -197,7 +197,7 @@ static bool is_in_range(const char *at, const char *end)
 {
     enum { DIGITS = 20, POWER_MAX = 1000000 };
     char text[DIGITS + 32];
-    int64_t power = 0, exponent = 0;
+    long long power = 0, exponent = 0;
     size_t digits = 0;
     bool fraction = false;
     for (; at < end && *at != 'e' && *at != 'E'; at++) {
@@ -207,14 +207,13 @@ static bool is_in_range(const char *at, const char *end)
         const bool leading = digits == 0 && *at == '0', kept = !leading && digits < DIGITS;
         if (kept)
             text[digits++] = *at;
-        power += kept || leading ? -(int64_t)fraction : (int64_t)!fraction;
+        power += kept || leading ? -(long long)fraction : (long long)!fraction;
     }
     const bool negative = at < end && at[1] == '-';
     for (at += at < end; at < end; at++)
         if (*at >= '0' && *at <= '9' && exponent < POWER_MAX)
             exponent = exponent * 10 + (*at - '0');
-    snprintf(text + digits, sizeof text - digits, "e%lld",
-             (long long)(power + (negative ? -exponent : exponent)));
+    snprintf(text + digits, sizeof text - digits, "e%lld", power + (negative ? -exponent : exponent));
     return digits == 0 || isfinite(strtod(text, NULL));
 }
 
