@@ -188,15 +188,17 @@ static const char *words_of(char letter)
                            : "numbers";
 }
 
-/* The type that operands of a letter share: in the order of "NIA". */
+/* The type that operands of a letter share: of N, I and A. */
 struct shared {
     uint32_t type[3];
 };
 
 static uint32_t *shared_of(struct shared *shared, char letter)
 {
-    const char *at = strchr("NIA", letter);
-    return at != NULL ? &shared->type[at - "NIA"] : NULL;
+    return letter == 'N'   ? &shared->type[0]
+           : letter == 'I' ? &shared->type[1]
+           : letter == 'A' ? &shared->type[2]
+                           : NULL;
 }
 
 static enum keel_status check_type(struct build *build, uint32_t index, char letter, struct shared *shared)
