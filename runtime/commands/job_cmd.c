@@ -79,6 +79,8 @@ static void print_text(const char *directory, const struct keel_run_look *look)
     if (look->view != 0)
         printf("view %" PRIu64 ": %" PRIu64 " ranks, %" PRIu64 " spares; ", look->view, look->ranks,
                look->spares);
+    else if (look->state == KEEL_RUN_GOES_ON)
+        printf("no view yet: its ranks, or their agents, are still to come; ");
     if (look->snapshot != 0)
         printf("newest snapshot: step %" PRIu64 "\n", look->snapshot);
     else

@@ -507,23 +507,36 @@ static void put_boards(FILE *out, const struct report *report)
         put_fact(out, b == 0 ? "Boards" : "", seen[b]);
 }
 
-static void put_head(FILE *out, const struct report *report)
+/* Those of the last view that had some, since at the end they leave; and how many its life was to have. */
+static double ranks_of(const struct report *report, double *out_wanted)
 {
-    const json_t *start = newest_of(report, "start"), *view = NULL, *board = newest_of(report, "board");
-    const char *model = json_string_value(json_object_get(start, "model"));
-    char text[128], one[32], other[32];
+    const json_t *start = NULL, *view = NULL, *began = newest_of(report, "start");
     size_t i;
     json_t *event;
-    json_array_foreach(report->events, i, event) /* the last one that had ranks: at the end they leave */
-        if (is_named(event, "view") && json_array_size(json_object_get(event, "ranks")) > 0) view = event;
-    double ranks =
-        view != NULL ? (double)json_array_size(json_object_get(view, "ranks")) : number(start, "ranks");
+    json_array_foreach(report->events, i, event)
+    {
+        start = is_named(event, "start") ? event : start;
+        if (!is_named(event, "view") || json_array_size(json_object_get(event, "ranks")) == 0)
+            continue;
+        view = event;
+        began = start;
+    }
+    *out_wanted = number(began, "ranks");
+    return view != NULL ? (double)json_array_size(json_object_get(view, "ranks")) : *out_wanted;
+}
+
+static void put_head(FILE *out, const struct report *report)
+{
+    const json_t *start = newest_of(report, "start"), *board = newest_of(report, "board");
+    const char *model = json_string_value(json_object_get(start, "model"));
+    char text[128], one[32], other[32];
+    double wanted, ranks = ranks_of(report, &wanted);
     fputs("<table class=\"head\">\n", out);
     if (model != NULL)
         put_fact(out, "Model", model);
     if (board != NULL)
         put_fact(out, "Parameters", grouped(number(board, "parameters"), one));
-    snprintf(text, sizeof text, "%.0f of %.0f", ranks, number(start, "ranks"));
+    snprintf(text, sizeof text, "%.0f of %.0f", ranks, wanted);
     put_fact(out, "Ranks", text);
     put_boards(out, report);
     double rate = report->step_seconds > 0 ? report->step_tokens / report->step_seconds : 0;

@@ -389,9 +389,10 @@ static void close_incident(struct keel_output *output, const struct keel_step_re
     if (record->heal_bytes > 0)
         snprintf(healed, sizeof healed, "; healed: %" PRIu64 " bytes from %" PRIu32 " ranks",
                  record->heal_bytes, record->heal_ranks);
-    keel_output_say(output,
-                    "step %" PRIu64 " committed %.3f s after the last commit before the loss of %s: %s%s",
-                    record->step, keel_seconds_of(total_ns), lost, words, healed);
+    keel_output_say(output, "step %" PRIu64 " committed %.3f s after the last commit before %s %s: %s%s",
+                    record->step, keel_seconds_of(total_ns),
+                    incident->cause == KEEL_CAUSE_DRAINED ? "the leave of" : "the loss of", lost, words,
+                    healed);
 }
 
 /* The first new step after the run was started again: what the interruption cost, from the last commit of the

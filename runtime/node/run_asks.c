@@ -34,7 +34,7 @@ enum keel_status keel_run_asks_take(struct keel_control_plane *control, const st
     struct keel_node_away away;
     keel_node_away(control->node, keel_now_ns(), ask->node, &away);
     if (ask->wish == KEEL_WISH_ADD && away.settled && !away.asked)
-        return keel_fail(KEEL_INVALID, "says that node %u was not drained, and is started again by itself",
+        return keel_fail(KEEL_INVALID, "says that node %u was not drained: there is nothing to bring back",
                          ask->node);
     step(control, ask);
     return KEEL_OK;

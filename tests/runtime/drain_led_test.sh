@@ -46,7 +46,7 @@ check "and whose lines say so" await_led events.jsonl '"event":"drained"'
 touch "$out/hangs" # nothing in the store is written
 check "another while the store hangs" says 0 'node 4 has left the run' env LD_PRELOAD="$root/bad_world.so" BAD_DISK="$out/ckpt" "$KEEL" job drain "$out" 4 --wait 2m
 rm "$out/hangs"
-check "one that was not drained is not added" says 2 'node 3 was not drained' "$KEEL" job add "$out" 3
+check "one that was not drained is not added" says 2 'node 3 was not drained: there is nothing to bring back' "$KEEL" job add "$out" 3
 
 # Who leads is lost. What it was asked is known by whoever is left.
 loser=$(sed 's/^[^ ]* \([0-9]*\) .*/\1/' "$out/ckpt/.leader/leader")

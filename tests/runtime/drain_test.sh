@@ -41,6 +41,7 @@ check "which is no failure" [ "$(count agent-exit)" -eq 0 ]
 job drain "$out" 2
 check "it is asked for twice, and has left" [ $code -eq 0 ]
 after 5
+check "the next step tells of a leave, and of no loss" '! grep -q "before the loss of" "$out.log" && grep -q "committed .* before the leave of rank 1 (node 2" "$out.log"'
 job drain "$out" 3
 check "another leaves where none is" [ $code -eq 0 ]
 check "and the plan shrinks" grep -q '"cause":"drained","lost_ranks":1,"ranks":\[0,[12]\]' "$out/events.jsonl"

@@ -88,6 +88,17 @@ wait $run
 check "a run is stopped at a step whose snapshot was passed over" [ $code -eq 0 ]
 check "and keeps that step" grep -q "newest snapshot: step $(sed -n 's/^step \([0-9]*\) of .*/\1/p' "$root/log")\$" "$root/log"
 
+# Nobody has dialled in yet.
+"$KEEL" run "$here/../demo/drill.conf" --set data.path="$text" --out "$root/waits" --set cluster.launch=none --set cluster.bind=127.0.0.1 >"$root/waits.log" 2>&1 &
+waits=$!
+until grep -q 'agents dial in at' "$root/waits.log" || ! kill -0 $waits 2>/dev/null; do sleep 0.1; done
+status "$root/waits"
+check "a run that waits for its agents says so" grep -q "^no view yet: its ranks, or their agents, are still to come; no snapshot yet" "$root/log"
+kill -TERM $waits
+wait $waits
+status "$root/waits"
+check "and not when it has ended" '! grep -q "still to come" "$root/log"'
+
 # A run of months: its view and its newest snapshot are far from the end of its events.
 cp "$out/events.jsonl" "$root/events"
 grep -v '"event":"end"' "$root/events" >"$out/events.jsonl"

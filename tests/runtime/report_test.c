@@ -189,6 +189,26 @@ START_TEST(the_head_says_what_ran_and_what_it_reached_and_repeated_events_are_on
 }
 END_TEST
 
+/* A life that was to have fewer ranks, and ended before it had any. */
+START_TEST(the_head_counts_ranks_of_those_that_their_own_life_was_to_have)
+{
+    char *text;
+    size_t bytes;
+    make_directory();
+    write_file("metrics.jsonl", "{\"step\":1,\"loss\":4.0,\"seconds\":1,\"tokens\":1000000}\n");
+    write_file("events.jsonl", "{\"event\":\"start\",\"wall_ns\":1000000000,\"ranks\":4}\n"
+                               "{\"event\":\"view\",\"wall_ns\":1000000000,\"ranks\":[0,1,2]}\n"
+                               "{\"event\":\"end\",\"wall_ns\":2000000000}\n"
+                               "{\"event\":\"start\",\"wall_ns\":3000000000,\"ranks\":2}\n"
+                               "{\"event\":\"end\",\"wall_ns\":4000000000}\n");
+    ck_ok(keel_report_write(directory));
+    ck_ok(keel_file_read(in_directory("report.html"), 1 << 20, &text, &bytes));
+    ck_assert_ptr_nonnull(strstr(text, "<td>3 of 4</td>"));
+    keel_free(text);
+    ck_ok(keel_remove_tree(directory));
+}
+END_TEST
+
 /* Every label of an axis that lies in the page: each is a multiple of the distance of its neighbours, which
  * is 1, 2 or 5 times a power of ten. */
 static void check_ticks(const char *text, const char *anchor)
@@ -272,6 +292,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, a_line_that_is_no_json_is_named);
     tcase_add_test(tc, the_page_shows_curves_and_incidents_and_escapes_text);
     tcase_add_test(tc, a_model_that_classifies_has_a_curve_of_accuracy_and_counts_samples);
+    tcase_add_test(tc, the_head_counts_ranks_of_those_that_their_own_life_was_to_have);
     tcase_add_test(tc, the_head_says_what_ran_and_what_it_reached_and_repeated_events_are_one_row);
     tcase_add_test(tc, ticks_are_round_whatever_the_range);
     tcase_add_test(tc, events_without_a_name_are_rows_too);
