@@ -5,7 +5,7 @@ set -u
 here=$(dirname "$0")
 . "$here/script.sh"
 trap 'kill_run "$root/hunted"; kill_run "$root/stopped"; rm -rf "$root"' EXIT
-explain() { grep -E '"(leader|view|end|agent-exit)"' "$out/events.jsonl"; tail -n 3 "$out.log"; }
+explain() { grep -E '"(leader|view|end|agent-exit)"' "$out/events.jsonl"; tail -n 3 "$out.log" "$root/attached"; }
 begin() { # begin NAME: on three ranks, as $run
     out=$root/$1
     "$KEEL" run "$here/../demo/drill.conf" --set job.seed=1 --set data.path="$text" --set cluster.device=host --out "$out" \
@@ -55,14 +55,19 @@ check "and told how to watch or end this one" grep -q "led by process .* (keel j
 kill -KILL "$(agents | head -n 1)" "$(leads)"
 until_led 5
 while [ "$(lines)" -lt 300 ] && goes_on; do sleep 0.01; done
-kill -KILL $(leads) 2>/dev/null
+last=$(leads)
+kill -KILL $last 2>/dev/null
+while grep -qs '^State:[[:space:]]*[^XZ]' "/proc/${last:-none}/status"; do sleep 0.01; done
+left=$(agents) # if the end is no event yet, one of them has another make it so
 wait $watcher
-check "who watches all the time sees it end well" [ $? -eq 0 ]
-check "all steps have the bits of an undisturbed run" same_bits "$calm" "$out"
-check "and their snapshot is there" '"$KEEL" ckpt ls "$out" | grep -q 300'
-# Killed after the end was an event: the same command makes what lacks.
+watched=$?
+# Killed when no agent was left, or after the end was an event: the same command makes what lacks.
 [ -s "$out/report.html" ] || begin hunted
 wait $run
+[ -n "$left" ] || [ $watched -eq 0 ] || { "$KEEL" job attach "$out" --json >"$root/attached" 2>&1; watched=$?; }
+check "who watches all the time sees it end well" [ $watched -eq 0 ]
+check "all steps have the bits of an undisturbed run" same_bits "$calm" "$out"
+check "and their snapshot is there" '"$KEEL" ckpt ls "$out" | grep -q 300'
 check "and the report" [ -s "$out/report.html" ]
 
 # It is stopped from elsewhere, and the same command goes on.
