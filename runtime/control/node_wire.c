@@ -156,7 +156,7 @@ static void flow_ballot(struct flow *f, struct keel_ballot *ballot)
 {
     flow_u64(f, &ballot->counter);
     flow_u64(f, &ballot->node);
-    if (ballot->counter > KEEL_EPOCH_MAX) /* who proposes after it would find no higher one */
+    if (!keel_ballot_in_reach(*ballot)) /* who proposes after it would find no higher one */
         refuse(f);
 }
 

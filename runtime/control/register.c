@@ -52,7 +52,7 @@ static void clear_message(struct keel_register_message *message)
 static bool fits_together(struct keel_ballot promised, struct keel_ballot accepted, uint32_t bytes)
 {
     return keel_ballot_compare(accepted, promised) <= 0 && (bytes > 0) == (accepted.counter > 0) &&
-           bytes <= KEEL_REGISTER_BYTES_MAX;
+           keel_ballot_in_reach(promised) && bytes <= KEEL_REGISTER_BYTES_MAX;
 }
 
 static bool holds_together(const struct keel_register *reg)
@@ -217,16 +217,27 @@ static void ask_these(struct keel_register *reg, const struct keel_view_holders 
     reg->answer_count = kept;
 }
 
-void keel_register_begin(struct keel_register *reg, uint64_t known_epoch,
-                         const struct keel_view_holders *known)
+static struct keel_ballot next_ballot(const struct keel_register *reg)
 {
     uint64_t counter = reg->ballot.counter;
     if (reg->promised.counter > counter)
         counter = reg->promised.counter;
     if (reg->seen.counter > counter)
         counter = reg->seen.counter;
+    return (struct keel_ballot){.counter = counter + 1, .node = reg->identity};
+}
+
+bool keel_register_may_begin(const struct keel_register *reg)
+{
+    return keel_ballot_in_reach(next_ballot(reg));
+}
+
+void keel_register_begin(struct keel_register *reg, uint64_t known_epoch,
+                         const struct keel_view_holders *known)
+{
     const struct keel_ballot before = reg->ballot;
-    reg->ballot = (struct keel_ballot){.counter = counter + 1, .node = reg->identity};
+    KEEL_ASSERT(keel_register_may_begin(reg));
+    reg->ballot = next_ballot(reg);
     KEEL_ASSERT(keel_ballot_compare(reg->ballot, before) > 0);
     KEEL_ASSERT(keel_ballot_compare(reg->ballot, reg->promised) > 0);
     KEEL_ASSERT(keel_ballot_compare(reg->ballot, reg->seen) > 0);

@@ -38,6 +38,11 @@ struct keel_ballot {
     uint64_t node;    /* nonce of the proposer's life << 16 | its node */
 };
 int keel_ballot_compare(struct keel_ballot a, struct keel_ballot b); /* <0, 0, >0 */
+/* Others are out of reach by counting: damage. */
+static inline bool keel_ballot_in_reach(struct keel_ballot ballot)
+{
+    return ballot.counter < KEEL_EPOCH_MAX;
+}
 
 struct keel_register_value {
     uint32_t bytes; /* 0: nothing was ever written */
@@ -119,8 +124,11 @@ enum keel_status keel_register_load(struct keel_register *reg, const uint8_t *da
 void keel_register_answer(struct keel_register *reg, const struct keel_register_message *ask,
                           struct keel_register_message *reply, bool *out_changed);
 
-/* Proposer: begin a change with a new, higher ballot (any phase; gives up what was under way). Of the newest
- * value that is known to be committed: its epoch, 0 for none, and its holders. */
+/* Proposer: is there a ballot above all that were heard of, which others would take? Else nobody changes this
+ * register any more. */
+bool keel_register_may_begin(const struct keel_register *reg);
+/* Proposer: begin a change with a new, higher ballot (any phase; gives up what was under way); it may. Of the
+ * newest value that is known to be committed: its epoch, 0 for none, and its holders. */
 void keel_register_begin(struct keel_register *reg, uint64_t known_epoch,
                          const struct keel_view_holders *known);
 /* Phase READ only: write `data`, which names its holders by the rules above. */

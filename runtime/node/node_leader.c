@@ -436,6 +436,11 @@ static void propose(struct keel_node *node, enum keel_cause cause, uint64_t aliv
     struct keel_leader *leader = node->leader;
     if (node->reg.phase != KEEL_REGISTER_IDLE || !keel_node_due(node, leader->retry_ns))
         return;
+    if (!keel_register_may_begin(&node->reg)) {
+        end_run(node, KEEL_CORRUPT,
+                "the holders of the view have a ballot that has no next; resume from the newest snapshot");
+        return;
+    }
     if (!leader->changing)
         leader->change_ns = node->now_ns;
     leader->changing = true;

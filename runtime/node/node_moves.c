@@ -148,6 +148,12 @@ void keel_moves_clear(struct keel_leader *leader)
 static void stand(struct keel_node *node)
 {
     struct keel_term *term = &node->term;
+    if (keel_ballot_compare(term->ballot, node->reg.seen) > 0)
+        node->reg.seen = term->ballot;
+    if (!keel_register_may_begin(&node->reg)) { /* nor may others who heard of that ballot */
+        term->stand_ns = node->now_ns + node->times.silence_ns;
+        return;
+    }
     node->leader = node->config.launcher ? &node->place
                                          : node->env->lead_place(node->env->context, sizeof *node->leader);
     if (node->leader == NULL) { /* no memory: another may */
@@ -158,8 +164,6 @@ static void stand(struct keel_node *node)
     keel_node_trace(node, "node %u stands for leader: node %u is silent", node->config.node, term->leader);
     term->role = KEEL_STANDS;
     term->resend_ns = node->now_ns + node->times.beat_ns / 2;
-    if (keel_ballot_compare(term->ballot, node->reg.seen) > 0)
-        node->reg.seen = term->ballot;
     keel_register_begin(&node->reg, node->view.epoch, &node->view.holders);
     keel_node_ask_holders(node);
 }

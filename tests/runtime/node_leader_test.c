@@ -688,8 +688,33 @@ START_TEST(whoever_leads_knows_of_each_step_before)
 }
 END_TEST
 
+/* Sent by who has the key, which a node would not make: nobody proposes behind it, and no process fails. */
+START_TEST(behind_a_ballot_without_a_next_nobody_stands)
+{
+    const uint16_t forger = 4;
+    struct keel_wire_message message = {.kind = KEEL_WIRE_LEADER};
+    uint8_t bytes[KEEL_MESSAGE_BYTES];
+    struct sim *sim = begin(with_holders(51, 3));
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    message.epoch = sim->view.epoch;
+    message.as.leader.term =
+        (struct keel_ballot){.counter = KEEL_EPOCH_MAX - 1, .node = UINT64_C(1) << 16 | forger};
+    const uint32_t count = keel_wire_encode(&message, bytes);
+    (void)sim_give(
+        sim, 1,
+        &(struct keel_node_event){.kind = KEEL_EVENT_MESSAGE, .node = forger, .data = bytes, .bytes = count});
+    ck_assert_uint_eq(sim->nodes[1].state->term.ballot.counter, KEEL_EPOCH_MAX - 1);
+    (void)sim_run(sim, sim->now_ns + 10 * sim->config.timeout_ns);
+    for (uint16_t node = 0; node < sim->config.nodes; node++)
+        if (sim->nodes[node].running)
+            ck_assert_uint_lt(sim->nodes[node].state->reg.ballot.counter, KEEL_EPOCH_MAX);
+    sim_destroy(sim);
+}
+END_TEST
+
 static void cases(TCase *tc)
 {
+    tcase_add_test(tc, behind_a_ballot_without_a_next_nobody_stands);
     tcase_add_test(tc, who_takes_over_further_behind_than_records_are_kept_catches_up);
     tcase_add_test(tc, no_record_of_a_step_behind_the_last_is_caught_up_with);
     tcase_add_test(tc, what_was_saved_for_a_stop_is_kept_by_who_takes_over);

@@ -70,7 +70,7 @@ static void fill_status(struct keel_wire_status *s)
 
 static void fill_register(struct keel_wire_register *reg)
 {
-    static const uint64_t big = KEEL_EPOCH_MAX;
+    static const uint64_t big = KEEL_EPOCH_MAX - 1;
     struct keel_register_head *r = &reg->head;
     r->kind = (enum keel_register_kind)(KEEL_REGISTER_PREPARE + draw(4));
     r->ok = draw(2) == 0;
@@ -314,10 +314,12 @@ START_TEST(a_ballot_behind_which_there_is_no_next_is_refused)
     static struct keel_wire_message in, out;
     uint8_t bytes[KEEL_MESSAGE_BYTES];
     in = (struct keel_wire_message){.kind = KEEL_WIRE_REGISTER, .as.reg.head.kind = KEEL_REGISTER_ACCEPTED};
-    in.as.reg.head.promised = (struct keel_ballot){KEEL_EPOCH_MAX, 4};
+    in.as.reg.head.promised = (struct keel_ballot){KEEL_EPOCH_MAX - 1, 4};
     ck_assert(keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
-    in.as.reg.head.promised.counter = UINT64_MAX;
-    ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    for (uint64_t counter = KEEL_EPOCH_MAX; counter > 0; counter = counter < UINT64_MAX ? UINT64_MAX : 0) {
+        in.as.reg.head.promised.counter = counter;
+        ck_assert(!keel_wire_decode(bytes, keel_wire_encode(&in, bytes), &out));
+    }
 }
 END_TEST
 

@@ -219,6 +219,22 @@ START_TEST(a_lone_holder_commits_at_once)
 }
 END_TEST
 
+/* Behind the highest that others take nobody proposes: not who promised it, nor who was refused for it. */
+START_TEST(nobody_begins_with_a_ballot_that_others_refuse)
+{
+    static struct keel_register reg;
+    keel_register_init(&reg, 0, 1, 9);
+    ck_assert(keel_register_may_begin(&reg));
+    reg.promised.counter = KEEL_EPOCH_MAX - 2;
+    ck_assert(keel_register_may_begin(&reg));
+    reg.promised.counter = KEEL_EPOCH_MAX - 1;
+    ck_assert(!keel_register_may_begin(&reg));
+    reg.promised.counter = 0;
+    reg.seen.counter = KEEL_EPOCH_MAX - 1;
+    ck_assert(!keel_register_may_begin(&reg));
+}
+END_TEST
+
 /* Committed by two of three; the third, which did not hear of it, is reminded until it answers. */
 START_TEST(a_holder_that_lacks_what_was_committed_is_reminded_of_it)
 {
@@ -554,6 +570,7 @@ static void cases(TCase *tc)
     tcase_add_loop_test(tc, competing_proposers_under_loss_and_lost_disks_commit_one_value_for_each_change, 0,
                         2);
     tcase_add_test(tc, a_lone_holder_commits_at_once);
+    tcase_add_test(tc, nobody_begins_with_a_ballot_that_others_refuse);
     tcase_add_test(tc, a_holder_that_lacks_what_was_committed_is_reminded_of_it);
     tcase_add_test(tc, one_that_lost_its_disk_counts_for_all_and_for_no_majority);
     tcase_add_test(tc, holders_that_change_with_each_value_commit_one_value_for_each_epoch);
