@@ -6,7 +6,11 @@
  * that was told to be away, and has no process any more, is not started by it. Versions ascend with terms,
  * and name who made them: two that lead at once, of which one does not know it yet, never make the same one
  * of two sets. What one asks for who leads no more, and whom nobody heard, is forgotten, and asked for again
- * by who waits for it (gate.h). */
+ * by who waits for it (gate.h).
+ *
+ * What was answered is not forgotten while one of those who were heard then lives: who hears nobody does not
+ * answer (is_told), and who took over changes nothing before it has heard all who may know more
+ * (is_certain). */
 #include "node_state.h"
 
 #include <string.h>
@@ -56,18 +60,51 @@ bool keel_away_settled(const struct keel_node *node)
            node->children.away_heard <= node->away.version;
 }
 
-/* All others who are heard have it, so that whichever of them leads next does. */
+/* Of the holders a majority is there, and with `who_know` has the set: who leads next is let by one of them,
+ * and hears it. */
+static bool has_majority(const struct keel_node *node, bool who_know)
+{
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    uint32_t count = 0;
+    for (uint8_t i = 0; i < holders->count; i++)
+        if (keel_holders_lives(node, &holders->at[i]))
+            count += !who_know || holders->at[i].node == node->config.node ||
+                             keel_bitset_has(&node->children.knows, holders->at[i].node)
+                         ? 1
+                         : 0;
+    return count * 2 > holders->count;
+}
+
+/* Nobody has a newer set that was answered for. One that was silent for as long as an agent waits for a
+ * leader has ended by itself; where the leader moves, one of any majority has it. */
+static bool is_certain(const struct keel_node *node)
+{
+    const struct keel_leader *leader = node->leader;
+    if (!leader->took_over)
+        return true;
+    if (keel_node_moves(node) && !has_majority(node, false))
+        return false;
+    if (keel_node_due(node, leader->lead_ns + node->times.launcher_timeout_ns))
+        return true;
+    return node->children.away_heard <= node->away.version && keel_away_settled(node) &&
+           (keel_node_moves(node) || keel_leader_hears_members(node));
+}
+
+/* All others who are heard have it, and some are, so that whoever leads next does. */
 static bool is_told(const struct keel_node *node)
 {
     const struct keel_membership *m = &node->leader->membership;
+    bool some = false;
     for (uint16_t i = 0; i < m->node_count; i++) {
         const struct keel_seen_node *seen = &m->nodes[i];
-        if (i != node->config.node && seen->heard && !seen->exited && !seen->ended &&
-            !keel_node_due(node, seen->heard_ns + node->times.silence_ns) &&
-            !keel_bitset_has(&node->children.knows, i))
+        if (i == node->config.node || !seen->heard || seen->exited || seen->ended ||
+            keel_node_due(node, seen->heard_ns + node->times.silence_ns))
+            continue;
+        if (!keel_bitset_has(&node->children.knows, i))
             return false;
+        some = true;
     }
-    return true;
+    return keel_node_moves(node) ? has_majority(node, true) : some;
 }
 
 void keel_node_away(struct keel_node *node, uint64_t now_ns, uint16_t which, struct keel_node_away *out)
@@ -78,7 +115,7 @@ void keel_node_away(struct keel_node *node, uint64_t now_ns, uint16_t which, str
     node->now_ns = now_ns;
     const struct keel_respawn *child = &node->children.nodes[which];
     out->asked = keel_bitset_has(&node->away.set, which);
-    out->settled = keel_away_settled(node);
+    out->settled = is_certain(node);
     out->told = out->settled && is_told(node);
     out->left = out->asked && keel_bitset_has(&node->children.ended, which);
     out->stays = out->asked && !out->left && keel_bitset_has(&node->children.told, which);
@@ -104,8 +141,12 @@ int keel_away_ask(struct keel_node *node, uint16_t which, bool is_away)
     struct keel_away *away = &node->away;
     if (which == 0 || which >= node->config.node_count)
         return KEEL_INVALID;
-    if (keel_bitset_has(&away->set, which) == is_away || !keel_away_settled(node))
-        return KEEL_OK; /* by who takes over it is asked again */
+    if (!is_certain(node))
+        return KEEL_OK; /* it is asked again */
+    if (keel_bitset_has(&away->set, which) == is_away) {
+        keel_leaving_tell_again(node, which);
+        return KEEL_OK;
+    }
     const uint64_t term = node->term.ballot.counter, of_term = term < term_max ? term << VERSION_BITS : 0;
     const uint64_t next = (away->version >> NODE_BITS) + 1;
     if (next > count_max)

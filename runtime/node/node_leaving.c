@@ -4,6 +4,8 @@
  * rank is there any more. That it is not started again is up to node_children.c. */
 #include "node_state.h"
 
+#include <string.h>
+
 /* It is to leave, and no rank is there any more; a spare has nothing to hand over. */
 bool keel_leaving_may_go(const struct keel_node *node, uint16_t which)
 {
@@ -15,36 +17,46 @@ bool keel_leaving_may_go(const struct keel_node *node, uint16_t which)
     return true;
 }
 
-/* Its workers of the view and of those who wait for one. */
-static uint16_t workers_on(const struct keel_node *node, uint16_t which, bool *carries)
+/* Workers of each node, of the view and of those who wait for one, and which nodes have some that carry. */
+struct node_workers {
+    struct keel_bitset carries;
+    uint16_t count[KEEL_NODES_MAX];
+};
+
+static void count_workers(const struct keel_node *node, struct node_workers *out)
 {
     const struct keel_verdict *verdict = &node->leader->verdict;
-    uint16_t count = 0;
-    *carries = false;
+    memset(out, 0, sizeof *out);
     for (uint16_t i = 0; i < node->view.member_count; i++) {
         const struct keel_member *member = &node->view.members[i];
-        if (member->node != which || keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
+        if (keel_bitset_has(&verdict->gone, i) || keel_bitset_has(&verdict->done, i))
             continue;
-        *carries = *carries || !member->spare;
-        count++;
+        if (!member->spare)
+            keel_bitset_add(&out->carries, member->node);
+        out->count[member->node]++;
     }
     for (uint16_t i = 0; i < verdict->join_count; i++)
-        count = (uint16_t)(count + (verdict->joins[i].node == which ? 1 : 0));
-    return count;
+        out->count[verdict->joins[i].node]++;
 }
 
-static void tell_once(struct keel_node *node, uint16_t which, enum keel_drain_news news, uint16_t left,
-                      uint16_t fewest)
+/* Once for each reason, until it is asked again; how many would be left is kept as it is now. */
+static void tell_stays(struct keel_node *node, uint16_t which, enum keel_drain_news why, uint16_t left,
+                       uint16_t fewest)
 {
-    if (keel_bitset_has(&node->children.told, which))
-        return;
     struct keel_respawn *child = &node->children.nodes[which];
-    child->why = news;
+    const bool told = keel_bitset_has(&node->children.told, which) && child->why == why;
+    child->why = why;
     child->left_count = left;
     child->fewest = fewest;
     keel_bitset_add(&node->children.told, which);
-    if (node->env->drain != NULL)
-        node->env->drain(node->env->context, which, news, left, fewest);
+    if (!told && node->env->drain != NULL)
+        node->env->drain(node->env->context, which, why, left, fewest);
+}
+
+void keel_leaving_tell_again(struct keel_node *node, uint16_t which)
+{
+    keel_bitset_remove(&node->children.told, which);
+    node->children.drain_ns = 0;
 }
 
 /* Holders that answer, and would without this node. */
@@ -58,22 +70,45 @@ static uint16_t holders_without(const struct keel_node *node, uint16_t which)
     return count;
 }
 
-/* The first that is to leave, did not yet, and leaves a majority of the holders behind: without one no view
- * could change any more. Others hold it in its place from the next view on. */
+/* Without a majority of the holders no view could change any more. Others hold it in the place of one that
+ * left from the next view on. */
+static bool holders_allow(struct keel_node *node, uint16_t which)
+{
+    const struct keel_view_holders *holders = keel_node_holders(node);
+    const uint16_t majority = (uint16_t)(holders->count / 2 + 1);
+    if (!keel_view_holders_has(holders, which))
+        return true;
+    const uint16_t left = holders_without(node, which);
+    if (left < majority)
+        tell_stays(node, which, KEEL_DRAIN_HOLDS, left, majority);
+    return left >= majority;
+}
+
+/* Those who stay have a plan; and have done a step in the present view, by which they have copies of what the
+ * last one that left had. */
+static bool ranks_allow(struct keel_node *node, uint16_t which, const struct node_workers *workers)
+{
+    const struct keel_verdict *verdict = &node->leader->verdict;
+    const uint32_t all = (uint32_t)verdict->remaining + verdict->spares + verdict->join_count;
+    const uint16_t left = (uint16_t)(all - workers->count[which]);
+    if (keel_bitset_has(&workers->carries, which) && node->leader->front_step == 0)
+        return false;
+    if (keel_view_seats(node->config.plans, node->config.rank_count, left) > 0)
+        return true;
+    tell_stays(node, which, KEEL_DRAIN_WAITS, left, keel_node_fewest_ranks(node));
+    return false;
+}
+
+/* The first that is to leave, did not yet, and may. Each that may not is told why. */
 static uint32_t next_to_go(struct keel_node *node)
 {
-    const uint16_t majority = (uint16_t)(keel_node_holders(node)->count / 2 + 1);
+    struct node_workers workers;
+    count_workers(node, &workers);
     uint32_t which = keel_bitset_next(&node->away.set, 1);
-    for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->away.set, which + 1)) {
-        if (keel_bitset_has(&node->leader->membership.leaving, which))
-            continue;
-        if (!keel_view_holders_has(keel_node_holders(node), (uint16_t)which))
+    for (; which < KEEL_NODES_MAX; which = keel_bitset_next(&node->away.set, which + 1))
+        if (!keel_bitset_has(&node->leader->membership.leaving, which) &&
+            holders_allow(node, (uint16_t)which) && ranks_allow(node, (uint16_t)which, &workers))
             break;
-        const uint16_t left = holders_without(node, (uint16_t)which);
-        if (left >= majority)
-            break;
-        tell_once(node, (uint16_t)which, KEEL_DRAIN_HOLDS, left, majority);
-    }
     return which;
 }
 
@@ -91,38 +126,26 @@ static void tell_who_left(struct keel_node *node)
     }
 }
 
-/* One after the other, where those who stay have a plan; and not before they have done a step in the present
- * view, by which they have copies of what the last one that left had. */
+/* One after the other. */
 void keel_leaving_work(struct keel_node *node)
 {
     struct keel_leader *leader = node->leader;
-    const struct keel_verdict *verdict = &leader->verdict;
     struct keel_children *children = &node->children;
-    bool carries;
     if ((!node->config.launcher && !keel_node_moves(node)) || node->away.count == 0 ||
         !keel_node_due(node, children->drain_ns))
         return;
     children->drain_ns = node->now_ns + node->times.beat_ns;
     if (keel_node_moves(node))
         tell_who_left(node);
-    if (leader->awaiting_joins || leader->changing || leader->stopping || verdict->active_gone ||
+    if (leader->awaiting_joins || leader->changing || leader->stopping || leader->verdict.active_gone ||
         keel_leader_has_delivered(node))
         return;
     const uint32_t which = next_to_go(node);
     if (which >= KEEL_NODES_MAX)
         return;
-    const uint32_t its = workers_on(node, (uint16_t)which, &carries);
-    const uint32_t all = (uint32_t)verdict->remaining + verdict->spares + verdict->join_count;
-    const uint16_t left = (uint16_t)(all - its);
-    if (carries && leader->front_step == 0)
-        return;
-    if (keel_view_seats(node->config.plans, node->config.rank_count, left) > 0) {
-        keel_bitset_add(&leader->membership.leaving, which);
-        leader->membership.changed = true;
-        keel_node_wake(node, node->now_ns);
-    } else {
-        tell_once(node, (uint16_t)which, KEEL_DRAIN_WAITS, left, keel_node_fewest_ranks(node));
-    }
+    keel_bitset_add(&leader->membership.leaving, which);
+    leader->membership.changed = true;
+    keel_node_wake(node, node->now_ns);
 }
 
 void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away)

@@ -365,6 +365,9 @@ void keel_snapshots_turn(struct keel_node *node); /* the view is new */
 /* node_leaving.c */
 /* A node is to leave when it can, or to stay. */
 void keel_leaving_drain(struct keel_node *node, uint16_t which, bool away);
+/* It is to be away already, and somebody asks for it once more: why it stays is told once more, as it is by
+ * now. */
+void keel_leaving_tell_again(struct keel_node *node, uint16_t which);
 /* It is to leave, and no rank is there any more: its agent may end. */
 bool keel_leaving_may_go(const struct keel_node *node, uint16_t which);
 void keel_leaving_work(struct keel_node *node);

@@ -364,6 +364,99 @@ START_TEST(nodes_leave_as_far_as_there_are_plans_for_those_who_stay)
 }
 END_TEST
 
+static struct keel_node_away away_of(const struct sim *sim, uint16_t leader, uint16_t node)
+{
+    struct keel_node_away away;
+    keel_node_away(sim->nodes[leader].state, sim->now_ns, node, &away);
+    return away;
+}
+
+START_TEST(each_that_stays_is_told_why_and_once_more_when_it_is_asked)
+{
+    struct sim_config config = four(23, 3);
+    config.last_step = 400;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 20));
+    for (uint16_t node = 1; node <= 3; node++)
+        drain(sim, node, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 1));
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_WAITS], 2);
+    for (uint16_t node = 2; node <= 3; node++) {
+        const struct keel_node_away away = away_of(sim, 0, node);
+        ck_assert(away.stays && away.why == KEEL_DRAIN_WAITS && away.left_count == 2 && away.fewest == 3);
+    }
+    drain(sim, 3, true);
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert_uint_eq(sim->drains[KEEL_DRAIN_WAITS], 3);
+    ck_assert(away_of(sim, 0, 3).stays);
+    check_end(sim);
+    sim_destroy(sim);
+}
+END_TEST
+
+static void cut_off(struct sim *sim, uint16_t node, bool yes)
+{
+    for (uint16_t other = 0; other < sim->config.nodes; other++)
+        if (other != node)
+            sim_partition(sim, node, other, yes);
+}
+
+/* What it answers nobody else knows, and who leads next would not. _i: one holder, or three. */
+START_TEST(who_hears_nobody_answers_nobody)
+{
+    struct sim_config config = four(27, 2);
+    config.holders = (uint16_t)(1 + 2 * _i);
+    config.last_step = 1000;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    drain(sim, 2, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 1));
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert(away_of(sim, 0, 2).told);
+    cut_off(sim, 0, true);
+    drain(sim, 2, false);
+    for (uint32_t i = 0; i < 30; i++) { /* three timeouts */
+        (void)sim_run(sim, sim->now_ns + config.timeout_ns / 10);
+        ck_assert(!away_of(sim, 0, 2).told);
+    }
+    cut_off(sim, 0, false);
+    (void)sim_run(sim, sim->now_ns + 3 * config.timeout_ns);
+    ck_assert(sim->nodes[sim->leader].running && away_of(sim, sim->leader, 2).told);
+    sim_destroy(sim);
+}
+END_TEST
+
+/* Who takes over hears of all members but of the one that knows what was answered last: until that has ended
+ * by itself, or is heard, it changes nothing that would outrank it. */
+START_TEST(who_takes_over_changes_nothing_before_it_knows_what_was_answered)
+{
+    struct sim_config config = four(28, 2);
+    config.last_step = 1000;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    drain(sim, 2, true);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, have_left, 1));
+    (void)sim_run(sim, sim->now_ns + SECONDS);
+    ck_assert(away_of(sim, 0, 2).told);
+    sim_kill_node(sim, 0);
+    for (uint16_t node = 3; node <= 4; node++) /* as if they had not been heard when it was asked */
+        sim->nodes[node].state->away = (struct keel_away){.version = 0};
+    cut_off(sim, 1, true);
+    sim_start_node(sim, 0, 0);
+    (void)sim_give(sim, 0, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = 2});
+    (void)sim_run(sim, sim->now_ns + 2 * config.timeout_ns);
+    ck_assert(!away_of(sim, 0, 4).settled);
+    drain(sim, 4, true);
+    ck_assert(!away_of(sim, 0, 4).asked);
+    cut_off(sim, 1, false);
+    (void)sim_run(sim, sim->now_ns + 4 * config.timeout_ns);
+    ck_assert(away_of(sim, 0, 4).settled && !away_of(sim, 0, 4).asked);
+    ck_assert(away_of(sim, 0, 2).asked && away_of(sim, 0, 2).told);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* Who leads dies the moment that a node has left, or is to: whoever leads next does not start it again, and
  * where nobody heard of the wish, it is as if it had not been asked for. */
 START_TEST(whoever_leads_next_knows_who_is_to_be_away)
@@ -537,6 +630,9 @@ static void cases(TCase *tc)
 {
     tcase_add_test(tc, a_spare_takes_the_rank_of_a_node_that_leaves_and_no_step_is_lost);
     tcase_add_test(tc, nodes_leave_as_far_as_there_are_plans_for_those_who_stay);
+    tcase_add_test(tc, each_that_stays_is_told_why_and_once_more_when_it_is_asked);
+    tcase_add_loop_test(tc, who_hears_nobody_answers_nobody, 0, 2);
+    tcase_add_test(tc, who_takes_over_changes_nothing_before_it_knows_what_was_answered);
     tcase_add_test(tc, whoever_leads_next_knows_who_is_to_be_away);
     tcase_add_test(tc, two_leaders_never_make_one_version_of_two_sets);
     tcase_add_test(tc, behind_the_highest_version_nobody_is_told_another);

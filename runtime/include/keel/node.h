@@ -258,7 +258,8 @@ struct keel_env {
     void (*shortage)(void *context, uint16_t ranks, uint16_t fewest);
     /* Who leads: what became of a node that is to leave (DRAIN). Of one that stays for now:
      * `ranks` would be left without it, and the smallest plan is for `fewest`, or `ranks` holders, and a
-     * majority is `fewest`; once. NULL: nobody asks. */
+     * majority is `fewest`; once for each reason, and once more when it is asked for again. NULL: nobody
+     * asks. */
     void (*drain)(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks, uint16_t fewest);
     /* Leader: a note of a worker arrived: each once while the same node leads, and an agent's in their
      * order. Lost are only those that an agent had not handed over when it died, or of more than 64
@@ -314,11 +315,12 @@ uint32_t keel_node_candidates(const struct keel_node *node, uint16_t out[KEEL_NO
 
 /* Of who leads: how it stands with a node that is to leave, or to come back (DRAIN). All false of another. */
 struct keel_node_away {
-    bool settled; /* it is known what was asked of who led before */
+    bool settled; /* it is known what was asked of who led before: else a wish is not heard yet */
     bool asked;   /* the node is to be away */
-    bool told;  /* that it is, or is not, is known to all nodes that are heard: whoever leads next knows it */
-    bool left;  /* asked: and its agent has ended */
-    bool stays; /* asked: it cannot leave yet, for `why` (DRAIN_WAITS, DRAIN_HOLDS); else this is nothing */
+    bool told;    /* that it is, or is not, is known to all nodes that are heard, and to a majority of the
+                   holders, or where one node holds it to one other at least: whoever leads next knows it */
+    bool left;    /* asked: and its agent has ended */
+    bool stays;   /* asked: it cannot leave yet, for `why` (DRAIN_WAITS, DRAIN_HOLDS); else this is nothing */
     enum keel_drain_news why;
     uint16_t left_count, fewest; /* as keel_env.drain tells it */
 };
