@@ -34,7 +34,7 @@ static const uint64_t end_grace_ns = 2 * KEEL_NS_PER_S;
 static const uint64_t kill_grace_ns = 5 * KEEL_NS_PER_S;
 static const uint64_t drain_grace_ns = KEEL_LEADING_DRAIN_S * KEEL_NS_PER_S;
 static const uint64_t leader_look_ns = 50 * KEEL_NS_PER_MS;
-/* A second signal counts when it comes so long after the first. */
+/* A second signal counts when it comes so long after the turn of the loop that took the first. */
 static const uint64_t hurry_after_ns = 250 * KEEL_NS_PER_MS;
 
 /* Processes of a run that ended are gone within that, also where a disk keeps those that were killed; and it
@@ -162,10 +162,20 @@ static void read_signals(struct keel_launcher *launcher)
 {
     struct signalfd_siginfo info;
     while (read(launcher->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (launcher->stopping && keel_now_ns() - launcher->stopped_ns >= hurry_after_ns)
+        if (launcher->heard_ns != 0 && keel_now_ns() - launcher->heard_ns >= hurry_after_ns)
             launcher->hurried = true;
         note_stop(launcher);
     }
+}
+
+/* The turn that took the first may have stood for longer, in a call to the disk or the terminal: what came
+ * meanwhile is of the same request. */
+static void hear_out(struct keel_launcher *launcher)
+{
+    if (!launcher->stopping || launcher->heard_ns != 0)
+        return;
+    launcher->heard_ns = keel_now_ns();
+    read_signals(launcher);
 }
 
 /* Signals that still wait were meant for this run: read before they are unblocked. */
@@ -377,6 +387,7 @@ static void loop(struct keel_launcher *launcher)
     struct pollfd fds[FD_MAX];
     while (!launcher->control.finished && !launcher->hurried && launcher->gather_status == KEEL_OK) {
         atomic_store(&launcher->guard.turn, keel_now_ns());
+        hear_out(launcher);
         prepare(launcher, fds);
         if (poll(fds, FD_MAX, wait_ms(launcher)) < 0)
             continue; /* EINTR */
@@ -437,6 +448,7 @@ static void await_agents(struct keel_launcher *launcher, uint64_t deadline_ns, b
     struct pollfd fds[FD_MAX];
     for (;;) {
         uint16_t ended[ENDED_AT_ONCE];
+        hear_out(launcher);
         prepare(launcher, fds);
         fds[FD_MAILBOX].fd = fds[FD_COMMITTER].fd = -1;
         bool some = launcher->gate != NULL && keel_gate_has_some(launcher->gate);

@@ -57,10 +57,11 @@ struct keel_launcher {
     struct keel_stop_guard guard; /* while the loop turns */
     bool full;                    /* the disk, as the caller was told last */
     int refused_code;             /* the newest exit code of an agent that ended by itself, 0 for none */
-    uint64_t stopped_ns;
-    uint64_t watch_ns;           /* the directory is looked at again then */
-    struct keel_run_gates gates; /* as DIR/gates has them */
-    uint64_t unkept_ns;          /* since then another has our locks; 0: nobody has */
+    uint64_t stopped_ns;          /* it was told to end then, */
+    uint64_t heard_ns;            /* in a turn that was over then; 0: in none yet */
+    uint64_t watch_ns;            /* the directory is looked at again then */
+    struct keel_run_gates gates;  /* as DIR/gates has them */
+    uint64_t unkept_ns;           /* since then another has our locks; 0: nobody has */
     uint16_t node_count;
     int agents_fd; /* epoll: by node, processes of agents that have ended; of thousands each is not asked */
     uint64_t look_ns; /* all agents are looked at again then, for what is due; 0: now */

@@ -4,7 +4,9 @@
 
 #include "launcher.h"
 #include <inttypes.h>
+#include <keel/clock.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static FILE *report_file;
 
@@ -32,10 +34,14 @@ static void on_view(void *context, const struct keel_view *old_view, const struc
             evidence_ns > 0 && alive_ns <= evidence_ns);
 }
 
+/* REPORT_TELL_MS: it takes so long, as on a terminal that stands. */
 static void on_tell(void *context, const char *text)
 {
+    const char *slow_ms = getenv("REPORT_TELL_MS");
     (void)context;
     fprintf(report_file, "tell %s\n", text);
+    if (slow_ms != NULL)
+        keel_sleep_until_ns(keel_deadline_after_ns(strtoull(slow_ms, NULL, 10) * KEEL_NS_PER_MS));
 }
 
 static void on_shortage(void *context, uint16_t ranks, uint16_t fewest)
