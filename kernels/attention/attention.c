@@ -129,13 +129,10 @@ static bool has_shares(const struct keel_attention *op)
 }
 
 /* Whether there is room to copy the rows of a head together before they are read many times: on any device,
- * so that sizes are known without one. Many work-items read whole lines where they are. Where heads share
- * keys and values there always is: rusticl (Mesa 22.3) leaves their gradient unwritten where rows are not
- * copied, for a cause that is not known. */
+ * so that sizes are known without one. Many work-items read whole lines where they are. */
 static bool has_room(const struct keel_attention *op)
 {
-    return op->heads > 1 &&
-           (op->tokens > UNPACKED_TOKENS || key_count(op) > UNPACKED_TOKENS || has_shares(op));
+    return op->heads > 1 && (op->tokens > UNPACKED_TOKENS || key_count(op) > UNPACKED_TOKENS);
 }
 static bool packed(const struct keel_kernels *kernels, const struct keel_attention *op)
 {

@@ -32,7 +32,7 @@
  * Shapes: qkv and dqkv [batch, tokens, heads of q, k, v, head_width], or q and dq [batch, tokens, heads, head_width]
  * and kv and dkv [batch, keys, 2, kv_heads, head_width]; out and dout as q, stats (max, sum) and rows (inv, delta)
  * [batch, heads, tokens, 2]. The rows of a head lie far from each other there, so that caches hold few of them
- * and prefetchers find none: where there are many, or heads share keys and values, keel_attention_pack copies them to
+ * and prefetchers find none: where there are many, keel_attention_pack copies them to
  * the workspace, one head after the other, and they are read from there.
  *
  * Work-items are alone in their groups and take LANES queries (forward) or keys (gradient) of a head at a

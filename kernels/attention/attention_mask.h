@@ -64,12 +64,13 @@ static struct places places_of(const struct mask *mask, uint head, uint batch, u
 static struct places shares_of(const struct mask *mask, struct places at, uint head, uint batch, uint heads,
                                uint kv_heads, uint width, ulong shares_at)
 {
+    struct places to = at; /* rusticl (Mesa 22.3) gives a function its caller's own structure, not a copy */
     if (heads != kv_heads) {
-        at.v = (ulong)heads * width;
-        at.k_step = 2 * at.v;
-        at.k = shares_at + batch * mask->keys * at.k_step + head * width;
+        to.v = (ulong)heads * width;
+        to.k_step = 2 * to.v;
+        to.k = shares_at + batch * mask->keys * to.k_step + head * width;
     }
-    return at;
+    return to;
 }
 
 /* Floats of all rows of one part, when they are packed. */
