@@ -343,12 +343,14 @@ static void skip_holes(struct keel_node *node)
         continue;
 }
 
-/* No node that may live holds a record that was not delivered. */
+/* No node that may live holds a record that was not delivered. One that has left (node_leaving.c) lives no
+ * more, though who leads now may never have heard of it. */
 static bool records_settled(const struct keel_node *node)
 {
     for (uint16_t i = 1; i < node->leader->membership.node_count; i++) {
         const struct keel_seen_node *seen = &node->leader->membership.nodes[i];
-        if (!seen->exited && !seen->ended && (!seen->heard || seen->first_record != UINT64_MAX))
+        const bool left = keel_bitset_has(&node->away.set, i) && keel_bitset_has(&node->children.ended, i);
+        if (!seen->exited && !seen->ended && !left && (!seen->heard || seen->first_record != UINT64_MAX))
             return false;
     }
     return true;

@@ -585,6 +585,31 @@ START_TEST(who_leads_may_leave_too_and_another_leads_then)
 }
 END_TEST
 
+/* Of the agent that left nobody hears any more: what it may have held is not waited for. */
+START_TEST(a_run_whose_leader_left_ends_at_once_when_it_is_stopped)
+{
+    struct sim_config config = four(27, 2);
+    config.holders = 3;
+    config.last_step = 1000;
+    struct sim *sim = begin(config);
+    ck_assert(sim_run_until(sim, 60 * SECONDS, delivered, 10));
+    sim_kill_node(sim, 0);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, another_leads, 0));
+    (void)sim_run(sim, sim->now_ns + 6 * config.timeout_ns);
+    const uint16_t first = (uint16_t)sim->leader;
+    struct keel_node_event leave = {.kind = KEEL_EVENT_DRAIN, .node = first, .value = 1},
+                           stop = {.kind = KEEL_EVENT_STOP};
+    (void)sim_give(sim, first, &leave);
+    ck_assert(sim_run_until(sim, sim->now_ns + 60 * SECONDS, another_leads, first));
+    (void)sim_run(sim, sim->now_ns + 6 * config.timeout_ns);
+    ck_assert(!sim->over && !sim->nodes[first].running);
+    (void)sim_give(sim, (uint16_t)sim->leader, &stop);
+    ck_assert_msg(sim_run(sim, sim->now_ns + 2 * config.timeout_ns), "it has not ended after two timeouts");
+    ck_assert_uint_eq(sim->gaps, 0);
+    sim_destroy(sim);
+}
+END_TEST
+
 /* Without a majority of the holders no view could change any more, where no other can hold it in the place of
  * who leaves; and it is not waited for with the others. */
 START_TEST(of_the_holders_of_the_view_a_majority_stays)
@@ -637,6 +662,7 @@ static void cases(TCase *tc)
     tcase_add_test(tc, two_leaders_never_make_one_version_of_two_sets);
     tcase_add_test(tc, behind_the_highest_version_nobody_is_told_another);
     tcase_add_test(tc, who_leads_may_leave_too_and_another_leads_then);
+    tcase_add_test(tc, a_run_whose_leader_left_ends_at_once_when_it_is_stopped);
     tcase_add_test(tc, of_the_holders_of_the_view_a_majority_stays);
     tcase_add_test(tc, who_is_lost_while_others_leave_is_replaced_by_them);
     tcase_add_test(tc, too_few_for_any_plan_wait_for_others_and_keep_their_step);
