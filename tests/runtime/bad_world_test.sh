@@ -199,8 +199,9 @@ check "with the same bits" same_bits "$plain" "$out"
 unset LD_PRELOAD BAD_DISK
 
 if [ $mounted -eq 1 ]; then
+    slower="--drill slow:rank=0,step=1,ms=200,steps=100" # it goes on while a file system is not yet what it is to be
     # shellcheck disable=SC2086
-    start readonly --set "snapshot.local=$root/read-nodes" --set "snapshot.store=$small/store" $slow
+    start readonly --set "snapshot.local=$root/read-nodes" --set "snapshot.store=$small/store" $slower
     until_step 6
     remount ro
     await "$out/events.jsonl" 'Read-only file system'
@@ -222,8 +223,8 @@ if [ $mounted -eq 1 ]; then
     head -c 63M /dev/zero >"$small/filler"
     head -c 2M /dev/zero >>"$small/filler" 2>/dev/null
     # shellcheck disable=SC2086
-    start room --set "snapshot.local=$root/room-nodes" --set snapshot.partner=yes $slow
-    until_step 14
+    start room --set "snapshot.local=$root/room-nodes" --set snapshot.partner=yes $slower
+    await "$out/events.jsonl" 'snapshot-failed.*No space left'
     rm "$small/filler"
     finish
     check "a partner without room for copies: the run ends well" [ $code -eq 0 ]

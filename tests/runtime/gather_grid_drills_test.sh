@@ -93,7 +93,7 @@ check "a spare takes any place: the same bits" same_bits "$root/whole" "$out"
 
 # Both holders of a piece, which are the ranks of one column of two: 0 and 1 as places are given at the beginning. In
 # groups of two of four the holders of a piece are 0 and 2.
-lose holders $(grid 2 3) --ranks 4 --drill slow:rank=2,step=5,ms=500 --drill kill:rank=0,step=6,at=forward \
+lose holders $(grid 2 3) --ranks 4 --drill slow:rank=2,step=5,ms=2000 --drill kill:rank=0,step=6,at=forward \
     --drill kill:rank=1,step=6,at=forward
 check "both holders of a piece die: the same bits" same_bits "$root/whole" "$out"
 check "both holders of a piece die: it is said" grep -q '"state-lost".*pieces of the state.*to the newest snapshot' "$out/events.jsonl"
