@@ -363,8 +363,10 @@ static void env_shortage(void *context, uint16_t ranks, uint16_t fewest)
 static void env_drain(void *context, uint16_t node, enum keel_drain_news news, uint16_t ranks,
                       uint16_t fewest)
 {
-    struct sim *sim = ((struct sim_context *)context)->sim;
-    if (node == 0 || node >= sim->config.nodes || (news == KEEL_DRAIN_LEFT && sim->nodes[node].running) ||
+    const struct sim_context *c = context;
+    struct sim *sim = c->sim;
+    if (node == 0 || node >= sim->config.nodes ||
+        (news == KEEL_DRAIN_LEFT && sim->nodes[node].running && !sim_may_be_silent(sim, c->node, node)) ||
         ((news == KEEL_DRAIN_WAITS || news == KEEL_DRAIN_HOLDS) && ranks >= fewest))
         violate(sim, "drain news %d of node %u", (int)news, node);
     sim->drains[news]++;

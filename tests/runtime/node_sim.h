@@ -340,6 +340,14 @@ static inline bool sim_counts_as_ended(const struct sim *sim, const struct sim_n
                              sim->now_ns - node->woke_ns < sim->config.timeout_ns);
 }
 
+/* It may be silent for who leads, which then counts it as gone. */
+static inline bool sim_may_be_silent(const struct sim *sim, uint16_t leader, uint16_t node)
+{
+    return sim_counts_as_ended(sim, &sim->nodes[node]) || !sim_talk(sim, leader, node) ||
+           sim->loss_ppm > sim->config.loss_ppm || sim->config.loss_ppm > 100000 ||
+           sim->now_ns - sim->healed_ns < sim->config.timeout_ns || sim->config.costs.socket_bytes > 0;
+}
+
 /* A node that the launcher starts it waits for. One that somebody else starts it knows when it has heard that
  * life of it, and no later than a timeout after the start, or after a cut network is whole. All of that as of
  * when it decided to end the run: one that is started behind that, while the others end, is too late. */

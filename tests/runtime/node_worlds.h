@@ -4,6 +4,7 @@
 #define KEEL_TESTS_NODE_WORLDS_H
 
 #include "node_cases.h"
+#include "node_wishes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -405,11 +406,12 @@ static void check_leader_knows(struct sim *sim)
 }
 
 /* Nothing is wrong for a while. */
-static void rest(struct sim *sim)
+static void rest(struct sim *sim, struct world_wishes *wishes)
 {
     end_faults(sim);
     (void)sim_run(sim, sim->now_ns + 4 * sim->config.timeout_ns);
     check_leader_knows(sim);
+    wishes_check(wishes, sim);
 }
 
 /* Somebody leads, or may yet. */
@@ -448,12 +450,14 @@ static void log_run(uint64_t seed, const struct sim *sim)
 }
 
 static uint64_t worlds_arrivals; /* of all that were played: agents that another than the launcher let in */
+static uint64_t worlds_answers;  /* wishes that who leads knew when it was asked once more */
 
 static uint64_t random_run(uint64_t seed, bool verbose)
 {
     struct sim_config small = sim_default(seed);
     struct sim *dice = sim_create(&small);
     struct sim *sim = NULL;
+    struct world_wishes wishes;
     struct sim_config config = random_config(dice);
     sim_destroy(dice);
     sim = sim_create(&config);
@@ -465,6 +469,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
                config.nodes, config.workers_per_node, config.ranks, config.spares, config.holders,
                config.timeout_ns / SIM_MS, config.last_step, config.snapshot_every, config.loss_ppm,
                config.costs.event_ns, config.costs.socket_bytes);
+    wishes_begin(&wishes, seed);
     sim_start_all(sim);
     uint64_t faults = sim_random(sim, 12);
     for (uint64_t i = 0; i < faults && sim->violation[0] == '\0'; i++) {
@@ -473,10 +478,11 @@ static uint64_t random_run(uint64_t seed, bool verbose)
         resume_if_ended(sim);
         if (!sim->over)
             inject(sim);
+        wishes_turn(&wishes, sim);
         if (sim_random(sim, 8) == 0)
-            rest(sim);
+            rest(sim, &wishes);
     }
-    rest(sim);
+    rest(sim, &wishes);
     bool over = false;
     for (uint32_t attempt = 0; attempt < 3 && !over && sim->violation[0] == '\0'; attempt++) {
         resume_if_ended(sim);
@@ -501,6 +507,7 @@ static uint64_t random_run(uint64_t seed, bool verbose)
     ck_assert_msg(sim->spins == 0, "seed %" PRIu64 ": a node spins", seed);
     log_run(seed, sim);
     worlds_arrivals += sim->arrivals;
+    worlds_answers += wishes.answers;
     uint64_t hash = sim->trace_hash;
     sim_destroy(sim);
     return hash;
