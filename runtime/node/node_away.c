@@ -44,6 +44,8 @@ void keel_away_report(struct keel_node *node, uint16_t from, uint64_t version)
 {
     struct keel_children *children = &node->children;
     children->away_heard = version > children->away_heard ? version : children->away_heard;
+    if (!node->leader->membership.nodes[from].ended) /* silent it had been, or another has started it */
+        keel_bitset_remove(&children->ended, from);
     if (version == node->away.version)
         keel_bitset_add(&children->knows, from);
     keel_away_answer(node, from, version);

@@ -340,14 +340,6 @@ static inline bool sim_counts_as_ended(const struct sim *sim, const struct sim_n
                              sim->now_ns - node->woke_ns < sim->config.timeout_ns);
 }
 
-/* It may be silent for who leads, which then counts it as gone. */
-static inline bool sim_may_be_silent(const struct sim *sim, uint16_t leader, uint16_t node)
-{
-    return sim_counts_as_ended(sim, &sim->nodes[node]) || !sim_talk(sim, leader, node) ||
-           sim->loss_ppm > sim->config.loss_ppm || sim->config.loss_ppm > 100000 ||
-           sim->now_ns - sim->healed_ns < sim->config.timeout_ns || sim->config.costs.socket_bytes > 0;
-}
-
 /* A node that the launcher starts it waits for. One that somebody else starts it knows when it has heard that
  * life of it, and no later than a timeout after the start, or after a cut network is whole. All of that as of
  * when it decided to end the run: one that is started behind that, while the others end, is too late. */
@@ -362,6 +354,15 @@ static inline bool sim_may_be_known(const struct sim *sim, uint16_t leader, uint
         return false;
     return sim->config.respawn || could_be_heard_ns + sim->config.timeout_ns <= decided_ns ||
            (seen->heard && seen->incarnation == its->incarnation);
+}
+
+/* It may be silent for who leads, or unknown to it yet, and is counted as gone. */
+static inline bool sim_may_be_silent(const struct sim *sim, uint16_t leader, uint16_t node)
+{
+    return sim_counts_as_ended(sim, &sim->nodes[node]) || !sim_talk(sim, leader, node) ||
+           sim->loss_ppm > sim->config.loss_ppm || sim->config.loss_ppm > 100000 ||
+           sim->now_ns - sim->healed_ns < sim->config.timeout_ns || sim->config.costs.socket_bytes > 0 ||
+           !sim_may_be_known(sim, leader, node);
 }
 
 /* Another run begins, with the disks of the one before. */

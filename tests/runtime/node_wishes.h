@@ -1,6 +1,6 @@
 /* node_wishes.h - in a fifth of the random worlds (node_worlds.h) people have nodes leave and come back, as
- * keel job does: who leads is asked, and asked again when another does, until it answers. What was answered is
- * not forgotten, as long as somebody who knew it then lives.
+ * keel job does: who leads is asked, and asked again when another does, until it answers. What was answered
+ * is not forgotten, as long as somebody who knew it then lives.
  *
  * Drawn from a seed of its own: the other worlds are what they are without it. */
 #ifndef KEEL_TESTS_NODE_WISHES_H
@@ -35,7 +35,7 @@ static void wishes_begin(struct world_wishes *w, uint64_t seed)
 {
     *w = (struct world_wishes){.dice = seed * UINT64_C(0x9e3779b97f4a7c15)};
     (void)wishes_draw(w, 2);
-    w->on = seed % 5 == 1; /* none of those that failed before (node_test.c) */
+    w->on = seed % 5 == 1;
 }
 
 /* Who leads, and is at work; NULL: nobody. */
