@@ -461,14 +461,14 @@ $(BUILD)/bench/node_event_bench: $(BUILD)/bench/node_event_blocks
 $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: NODE_EVENT_FLAGS := -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc
 $(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks: tests/bench/node_event_bench.c
 $(BUILD)/tests/runtime/node_event_test: tests/runtime/node_event_test.c
-$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h $(node_SRC) $(BUILD)/libkeel.a
+$(BUILD)/bench/node_event_bench $(BUILD)/bench/node_event_blocks $(BUILD)/tests/runtime/node_event_test: tests/node_event.h tests/block_counter.h $(node_SRC) $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$(filter tests/%.c,$^))
 	$(Q)$(CC) $(CFLAGS_ALL) $(NODE_EVENT_FLAGS) $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)
 # What is pure of plans, likewise.
 $(BUILD)/tests/runtime/axes_test: tests/runtime/axes_test.c runtime/plan/axes.c
 $(BUILD)/tests/runtime/votes_test: tests/runtime/votes_test.c runtime/plan/votes.c
-$(BUILD)/tests/runtime/axes_test $(BUILD)/tests/runtime/votes_test: tests/block_count.h $(BUILD)/libkeel.a
+$(BUILD)/tests/runtime/axes_test $(BUILD)/tests/runtime/votes_test: tests/block_count.h tests/block_counter.h $(BUILD)/libkeel.a
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) -DKEEL_COUNT_BLOCKS -fsanitize-coverage=trace-pc $(call include_of,runtime) $(call private_of,runtime) -Itests -o $@ $(filter %.c,$^) $(BUILD)/libkeel.a -Wl,--as-needed $(CHECK_LIBS) $(ALL_LIBS)

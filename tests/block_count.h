@@ -1,20 +1,11 @@
 /* block_count.h - how many basic blocks of the sources that a test is built with ran: the same on every
- * machine, where time is not. Without KEEL_COUNT_BLOCKS, as a sanitizer or tests/mutants builds it, none is
- * counted, and nothing checked. */
+ * machine, where time is not. Without KEEL_COUNT_BLOCKS, as tests/mutants builds it, none is counted, and
+ * nothing checked. */
 #ifndef KEEL_TESTS_BLOCK_COUNT_H
 #define KEEL_TESTS_BLOCK_COUNT_H
 
+#include "block_counter.h"
 #include "harness.h"
-
-static uint64_t blocks_run;
-
-#ifdef KEEL_COUNT_BLOCKS
-void __sanitizer_cov_trace_pc(void);
-__attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
-{
-    blocks_run++;
-}
-#endif
 
 static inline void blocks_begin(void)
 {

@@ -8,6 +8,7 @@
 #define KEEL_TESTS_NODE_EVENT_H
 
 #include "any_plan.h"
+#include "block_counter.h"
 #include "node_state.h"
 
 #include <keel/clock.h>
@@ -54,7 +55,7 @@ struct event_mail {
 
 static struct event_world {
     struct keel_node *launcher, *agent; /* the agent is node 1 */
-    uint64_t sequence, blocks;
+    uint64_t sequence;
     struct event_cost spent; /* since it was cleared */
     uint64_t most;           /* bytes of one message */
     uint64_t now_ns;
@@ -63,14 +64,6 @@ static struct event_world {
 } event_world;
 
 static const uint64_t event_ms = 1000000;
-
-#ifdef KEEL_COUNT_BLOCKS
-void __sanitizer_cov_trace_pc(void);
-__attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
-{
-    event_world.blocks++;
-}
-#endif
 
 /* ---- an environment that counts ------------------------------------------------------------------------ */
 
@@ -187,10 +180,10 @@ static void event_give(struct keel_node *to, const struct keel_node_event *event
                                  .view_change = event_view_change,
                                  .finish = event_finish,
                                  .trace = event_trace};
-    const uint64_t blocks = w->blocks, before_ns = keel_now_ns();
+    const uint64_t blocks = blocks_run, before_ns = keel_now_ns();
     const int status = keel_node_step(to, &env, event);
     w->spent.ns += keel_now_ns() - before_ns;
-    w->spent.blocks += w->blocks - blocks;
+    w->spent.blocks += blocks_run - blocks;
     KEEL_ASSERT(status == KEEL_OK);
 }
 

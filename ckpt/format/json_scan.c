@@ -237,7 +237,7 @@ static bool skip_number(struct keel_json_scan *scan)
         if (take_digits(scan) == 0)
             return fail(scan, "a number has no exponent");
     }
-    return is_in_range(begin, scan->text + scan->at) || fail(scan, "a number beyond those of 64 bits");
+    return is_in_range(begin, scan->text + scan->at) || fail(scan, "a number too large for a double");
 }
 
 static bool skip_word(struct keel_json_scan *scan, const char *word)

@@ -164,9 +164,10 @@ static enum keel_status await_gates(struct asking *asking)
         question->stays(question->context, "the run waits for its agents: asks when they are there");
     asking->unbegun = true;
     asking->last_ns = keel_now_ns();
-    return keel_fail(KEEL_NOT_FOUND,
-                     "the run still waits for its agents (it has no file gates yet), and was not asked; ask "
-                     "again when keel job status tells of a view");
+    return keel_fail(
+        KEEL_NOT_FOUND,
+        "the run was not asked: it has no file gates, since it still waits for its agents, or its "
+        "disk is full; ask again when keel job status tells of a view, or there is room");
 }
 
 /* The places anew each time: who leads next on the launcher's host has another. */

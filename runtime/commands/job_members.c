@@ -145,7 +145,8 @@ const struct keel_command_kind keel_job_add_kind = {
     .operands_min = 2,
     .operands_max = 2,
     .summary = "bring a node back that was drained: it is started, or may dial in, and joins",
-    .details = "With cluster.launch = none somebody starts its agent, as keel agent --help says.\n",
+    .details = "With cluster.launch = none somebody starts its agent, as keel agent --help says. A run that\n"
+               "still waits for its agents is asked when they are there.\n",
     .examples = "  keel job add runs/demo 3\n",
     .options = add_options,
     .run = run_add};

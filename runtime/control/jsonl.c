@@ -15,7 +15,7 @@
 enum {
     WAITING_BYTES_MAX = 64 << 20,
     CHUNK_BYTES = 256 << 10,
-    LINE_BYTES_MAX = 64 << 20, /* a view of 32,768 ranks has 0.2 of them */
+    LINE_BYTES_MAX = 64 << 20, /* a view of 32,768 ranks is a line of 0.2 MB */
     BACK_BYTES_MAX = 64 << 20  /* so far back a line is looked for */
 };
 

@@ -56,7 +56,7 @@ struct keel_data {
     bool whole;                      /* the digest is of all that the job reads */
     uint64_t seed, digest;
     uint64_t train_count, val_count; /* samples that there are */
-    char form[96];                   /* of token files: how they were understood; else empty */
+    char form[128];                  /* of token files: how they were understood; else empty */
     uint32_t batch, vocab, absent_classes, sample_tokens;
     uint32_t input_count;
     struct keel_data_input inputs[KEEL_DATA_INPUTS_MAX];

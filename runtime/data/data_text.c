@@ -263,12 +263,16 @@ static void describe_files(const struct keel_token_files *files, uint32_t width,
     size_t headers = 0;
     for (size_t f = 0; f < files->count; f++)
         headers += files->files[f].layout.first_byte > 0;
+    const char *some = files->count == 1 ? "" : "s";
     if (headers == files->count)
-        snprintf(data->form, sizeof data->form, "%zu token file%s with llm.c's header", headers,
-                 headers == 1 ? "" : "s");
+        snprintf(data->form, sizeof data->form, "%zu token file%s with llm.c's header", headers, some);
+    else if (headers == 0)
+        snprintf(data->form, sizeof data->form, "%zu token file%s of raw numbers of %u bits", files->count,
+                 some, width * 8);
     else
-        snprintf(data->form, sizeof data->form, "%zu token file%s of raw numbers of %u bits%s", files->count,
-                 files->count == 1 ? "" : "s", width * 8, headers == 0 ? "" : ", some with llm.c's header");
+        snprintf(data->form, sizeof data->form,
+                 "%zu token files, %zu with llm.c's header, the others raw numbers of %u bits", files->count,
+                 headers, width * 8);
 }
 
 static enum keel_status open_files(struct keel_data *data, struct text *text, const struct keel_job *job,

@@ -155,6 +155,8 @@ enum keel_status keel_remote_begin(struct keel_launcher *launcher)
 {
     const struct keel_job *job = launcher->config->job;
     const uint64_t patience_ns = (uint64_t)(job->timeout_s * (double)KEEL_NS_PER_S) * GATHER_TIMEOUTS;
+    if (keel_job_holders(job) <= 1) /* of a launcher that was killed; where others may lead it says where */
+        keel_run_gates_remove(launcher->config->directory);
     launcher->gathering = true;
     launcher->remind_at_ns = keel_deadline_after_ns(remind_ns);
     launcher->gather_until_ns =

@@ -62,8 +62,8 @@ bool keel_away_settled(const struct keel_node *node)
            node->children.away_heard <= node->away.version;
 }
 
-/* Of the holders a majority is there, and with `who_know` has the set: who leads next is let by one of them,
- * and hears it. */
+/* Of the holders a majority is there, and with `who_know` has the set: who leads next needs the promise of
+ * one of them, and hears its version. */
 static bool has_majority(const struct keel_node *node, bool who_know)
 {
     const struct keel_view_holders *holders = keel_node_holders(node);
@@ -78,7 +78,8 @@ static bool has_majority(const struct keel_node *node, bool who_know)
 }
 
 /* Nobody has a newer set that was answered for. One that was silent for as long as an agent waits for a
- * leader has ended by itself; where the leader moves, one of any majority has it. */
+ * leader has ended by itself; where the leader moves, one of any majority has it, and is waited for as
+ * long. */
 static bool is_certain(const struct keel_node *node)
 {
     const struct keel_leader *leader = node->leader;

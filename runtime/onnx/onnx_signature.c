@@ -8,8 +8,9 @@
 /* Operands and results are a letter each: F float, N a number, M another number, I int32 or int64, L int64,
  * B bool, A anything, X anything else; those of one letter N, I or A are of one type. `?` behind it: may be
  * absent; `*`: one or more. A result `=` has the type that its builder gives it.
- * Attributes are NAME=TYPE, with `!` where one must be there: i, f, s, t an integer, float, text, tensor, and
- * I, F, S lists of them. Of several rows of an operator the last one counts whose opset the file has. */
+ * Attributes are NAME=TYPE, with `!` where one must be there: i, f, s, t, p an integer, float, text, tensor,
+ * sparse tensor, and I, F, S lists of them. Of several rows of an operator the last one counts whose opset the
+ * file has. */
 static const struct signature {
     const char *name;
     uint32_t since;
@@ -35,7 +36,8 @@ static const struct signature {
     {"Clip", 13, "NN?N?", "N", ""},
     {"Concat", 13, "A*", "A", "axis=i!"},
     {"Constant", 13, "", "=",
-     "value=t value_float=f value_floats=F value_int=i value_ints=I value_string=s value_strings=S"},
+     "sparse_value=p value=t value_float=f value_floats=F value_int=i value_ints=I value_string=s "
+     "value_strings=S"},
     {"ConstantOfShape", 13, "L", "=", "value=t"},
     {"Conv", 13, "FFF?", "F", "auto_pad=s dilations=I group=i kernel_shape=I pads=I strides=I"},
     {"ConvTranspose", 13, "FFF?", "F",
@@ -271,8 +273,9 @@ static const struct {
     char letter;
     uint32_t type;
     const char *words;
-} kinds[] = {{'f', 1, "a float"}, {'i', 2, "an integer"},         {'s', 3, "a text"}, {'t', 4, "a tensor"},
-             {'F', 6, "floats"},  {'I', 7, "a list of integers"}, {'S', 8, "texts"}};
+} kinds[] = {{'f', 1, "a float"},  {'i', 2, "an integer"},      {'s', 3, "a text"},
+             {'t', 4, "a tensor"}, {'F', 6, "floats"},          {'I', 7, "a list of integers"},
+             {'S', 8, "texts"},    {'p', 11, "a sparse tensor"}};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static enum keel_status check_kind(const struct build *build, const struct keel_onnx_attribute *attribute,

@@ -6,6 +6,9 @@
 #include <keel/thread.h>
 #include <string.h>
 
+/* So long what refused clients are told is not computed again. */
+static const uint64_t told_ns = 100 * KEEL_NS_PER_MS;
+
 const double keel_serve_bounds_s[KEEL_SERVE_BOUNDS] = {0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30};
 
 struct keel_serve_ticket {
@@ -42,8 +45,10 @@ struct keel_serve {
     /* Guarded by the lock. */
     struct keel_serve_ticket *first, *last;
     struct keel_serve_figures figures;
-    uint64_t step_ns; /* a mean of the last ones */
-    uint64_t *left;   /* by slot: steps until it is free; behind them as many, to count with */
+    uint64_t step_ns;       /* a mean of the last ones */
+    uint64_t told_until_ns; /* so long keel_serve_free_in_s says the same, */
+    uint32_t told_s;        /* this */
+    uint64_t *left;         /* by slot: steps until it is free; behind them as many, to count with */
     bool draining;
     bool some_left; /* a ticket was given up since the thread looked at those that wait */
     enum keel_status status;
@@ -554,15 +559,29 @@ struct keel_serve_figures keel_serve_figures(struct keel_serve *serve)
     return figures;
 }
 
-uint32_t keel_serve_free_in_s(struct keel_serve *serve)
+/* In seconds, by the queue. Caller holds the lock. */
+static uint32_t free_in_s(struct keel_serve *serve)
 {
     const uint32_t slots = serve->config.slots;
-    keel_mutex_lock(&serve->lock);
     uint64_t *left = serve->left + slots;
     memcpy(left, serve->left, slots * sizeof *left);
     for (const struct keel_serve_ticket *ticket = serve->first; ticket != NULL; ticket = ticket->next)
         (void)keel_serve_wait(left, slots, steps_of(serve, ticket));
-    const double free_in_s = (double)serve->step_ns * 1e-9 * (double)keel_serve_wait(left, slots, 0);
+    const double in_s = (double)serve->step_ns * 1e-9 * (double)keel_serve_wait(left, slots, 0);
+    return in_s < 1 ? 1 : in_s > 600 ? 600 : (uint32_t)in_s;
+}
+
+/* Walks a long queue a few times a second at most, however many clients are refused: the same lock is taken
+ * for each token. */
+uint32_t keel_serve_free_in_s(struct keel_serve *serve)
+{
+    keel_mutex_lock(&serve->lock);
+    const uint64_t now_ns = keel_now_ns();
+    if (now_ns >= serve->told_until_ns) {
+        serve->told_s = free_in_s(serve);
+        serve->told_until_ns = now_ns + told_ns;
+    }
+    const uint32_t told_s = serve->told_s;
     keel_mutex_unlock(&serve->lock);
-    return free_in_s < 1 ? 1 : free_in_s > 600 ? 600 : (uint32_t)free_in_s;
+    return told_s;
 }

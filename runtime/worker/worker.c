@@ -522,9 +522,12 @@ static enum keel_status move_and_remove(const struct keel_worker *worker)
     KEEL_TRY(keel_path_join(own, worker->job.snapshot_local, name));
     snprintf(name, sizeof name, "wiped-%u", worker->node);
     KEEL_TRY(keel_path_join(gone, worker->job.snapshot_local, name));
+    KEEL_TRY(keel_remove_tree(gone)); /* of a disk that was wiped before, and could not be removed */
     if (keel_disk_rename(AT_FDCWD, own, AT_FDCWD, gone) != 0)
         return keel_fail_errno(errno, "%s: cannot be renamed", own);
-    return keel_remove_tree(gone);
+    if (keel_remove_tree(gone) != KEEL_OK)
+        keel_log(KEEL_LOG_WARN, "what was wiped stays in %s: %s", gone, keel_detail());
+    return KEEL_OK;
 }
 
 /* For drills: the disk of this node is another from now on. All of it goes at once: were it removed file by

@@ -132,6 +132,7 @@ for try in 1 2 3 4 5 6; do
     left=$code
     wait $leaver
     ended=$?
+    [ $left -eq 0 ] && [ $ended -eq 0 ] || break
     job add "$out" 2
     join 2
     until grep -q '"cause":"join"' "$out/events.jsonl" || ! kill -0 $run 2>/dev/null; do sleep 0.05; done

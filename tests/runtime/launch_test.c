@@ -541,7 +541,7 @@ END_TEST
 START_TEST(a_signal_that_came_while_the_first_was_told_is_the_same_request)
 {
     write_job("100000", "ranks = 2\ntimeout_s = 20\n");
-    ck_assert_int_eq(setenv("REPORT_TELL_MS", "1500", 1), 0);
+    ck_assert_int_eq(setenv("REPORT_TELL_MS", "5000", 1), 0);
     start_run(NULL, NULL);
     await("step 20 ");
     hit(launcher.pid, SIGINT);

@@ -95,6 +95,7 @@ mixes() { # NAME DIR ARGUMENTS...: the same of a llama of experts, which every r
     check "$name" same_bits "$root/mixtral" "$root/$out"
 }
 mixes "beside experts, where a rank is killed" mixtral-killed --ranks 4 --set parallel.tensor=2 --drill kill:rank=2,step=4,at=reduce --set cluster.timeout_s=1
+check "which is lost" grep -q '"event":"recovery"' "$root/mixtral-killed/events.jsonl"
 mixes "and where weights are gathered" mixtral-gathered --ranks 4 --set parallel.tensor=2 --set parallel.zero=3 --drill kill:rank=1,step=4 --set cluster.timeout_s=1
 check "in which a rank was lost" grep -q '"event":"recovery"' "$root/mixtral-gathered/events.jsonl"
 train llama-demo sliced --set train.steps=6 --set job.tensor=2 --set model.cut_heads=true --ranks 1
