@@ -9,8 +9,8 @@
  * B bool, A anything, X anything else; those of one letter N, I or A are of one type. `?` behind it: may be
  * absent; `*`: one or more. A result `=` has the type that its builder gives it.
  * Attributes are NAME=TYPE, with `!` where one must be there: i, f, s, t, p an integer, float, text, tensor,
- * sparse tensor, and I, F, S lists of them. Of several rows of an operator the last one counts whose opset the
- * file has. */
+ * sparse tensor, and I, F, S lists of them. Of several rows of an operator the last one counts whose opset
+ * the file has. */
 static const struct signature {
     const char *name;
     uint32_t since;

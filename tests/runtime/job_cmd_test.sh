@@ -88,11 +88,20 @@ wait $run
 check "a run is stopped at a step whose snapshot was passed over" [ $code -eq 0 ]
 check "and keeps that step" grep -q "newest snapshot: step $(sed -n 's/^step \([0-9]*\) of .*/\1/p' "$root/log")\$" "$root/log"
 
-# Nobody has dialled in yet.
-"$KEEL" run "$here/../demo/drill.conf" --set data.path="$text" --out "$root/waits" --set cluster.launch=none --set cluster.bind=127.0.0.1 >"$root/waits.log" 2>&1 &
-waits=$!
-until grep -q 'agents dial in at' "$root/waits.log" || ! kill -0 $waits 2>/dev/null; do sleep 0.1; done
+# Nobody has dialled in yet; a launcher that was killed left a file of its gates.
+waits() {
+    "$KEEL" run "$here/../demo/drill.conf" --set data.path="$text" --out "$root/waits" --set cluster.launch=none --set cluster.bind=127.0.0.1 >"$root/waits.log" 2>&1 &
+    waits=$!
+    until grep -qs "agents dial in at" "$root/waits.log" || ! kill -0 $waits 2>/dev/null; do sleep 0.1; done
+}
+waits
+kill -KILL $waits
+wait $waits
+cp "$out/gates" "$root/waits/gates" 2>/dev/null || echo "1 127.0.0.1:1" >"$root/waits/gates"
+waits
 status "$root/waits"
+"$KEEL" job drain "$root/waits" 1 --wait 1s >"$root/drained" 2>&1
+check "and who asks it is not sent to a launcher that was killed" '[ $? -eq 1 ] && grep -q "waits for its agents" "$root/drained"'
 check "a run that waits for its agents says so" grep -q "^no view yet: its ranks, or their agents, are still to come; no snapshot yet" "$root/log"
 kill -TERM $waits
 wait $waits
