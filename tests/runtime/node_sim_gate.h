@@ -66,8 +66,10 @@ static inline void sim_end_connection(struct sim *sim, uint16_t node)
 
 static inline void sim_see_exit(struct sim *sim, const struct sim_event *event)
 {
-    const bool there = sim_moves(sim) ? sim->nodes[event->node].life == event->epoch
-                                      : sim->nodes[event->from].life == event->life;
+    const bool present = sim->nodes[event->from].life == event->life;
+    /* A first life has 1 in a run, and is told from those behind it; here it has 0, which says of none. */
+    const bool told = present || event->value != 0;
+    const bool there = sim_moves(sim) ? told && sim->nodes[event->node].life == event->epoch : present;
     if (there)
         (void)sim_give(sim, event->node,
                        &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT,
@@ -98,6 +100,7 @@ static inline bool sim_dial(struct sim *sim, uint16_t node)
         return false;
     const struct keel_seen_node *seen = &leader->state->leader->membership.nodes[node];
     if (seen->exited || keel_children_want(leader->state, node) ||
+        keel_bitset_has(&leader->state->away.set, node) || /* nobody gets its place */
         sim->now_ns - seen->heard_ns < 2 * sim->config.timeout_ns)
         return false;
     (void)sim_give(sim, sim->leader, &(struct keel_node_event){.kind = KEEL_EVENT_NODE_EXIT, .node = node});
