@@ -11,7 +11,15 @@
 #include <keel/health.h>
 #include <string.h>
 
-enum { WORDS = 1024, BYTES = WORDS * 4, ROUNDS = 8, ROUNDS_QUICK = 4, STEPS_MAX = 1 << 30, OLD = 0x01d00000 };
+enum {
+    WORDS = 1024,
+    BYTES = WORDS * 4,
+    ROUNDS = 8,
+    ROUNDS_QUICK = 4,
+    SETTLES = 6,
+    STEPS_MAX = 1 << 30,
+    OLD = 0x01d00000
+};
 #define GATE_NS (40 * KEEL_NS_PER_MS)
 
 struct gate {
@@ -59,12 +67,13 @@ static bool shut(struct gate *gate, struct keel_queue *queue, struct keel_event 
     return ok(gate, status, "a chain of copies") && ok(gate, keel_queue_flush(queue), "a flush");
 }
 
-/* How many turns take GATE_NS: doubled until they do, the shorter of two times. */
+/* How many turns take GATE_NS: doubled until they do, the shortest of some times, since others may have the
+ * machine meanwhile: a gate that is open too early shows nothing. */
 static bool settle(struct gate *gate)
 {
     for (gate->steps = gate->kernels ? 1 << 16 : 1; gate->steps < STEPS_MAX; gate->steps *= 2) {
         uint64_t least_ns = UINT64_MAX;
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < SETTLES && least_ns >= GATE_NS; i++) {
             uint64_t begun_ns = keel_now_ns();
             if (!shut(gate, gate->first, NULL) || !keel_step_finish(gate->run, gate->first, "a slow command"))
                 return false;
